@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import translate
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -14,7 +14,7 @@ from redis import Redis, RedisCluster
 
 from redbeat import settings
 from redbeat.connection.cluster import is_cluster
-from redbeat.connection.parameters import Endpoint, read_endpoint
+from redbeat.connection.parameters import read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
@@ -38,10 +38,10 @@ class TaskAllowlist:
     A task is allowed if its name matches at least one pattern.
     """
 
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self.patterns = patterns
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(patterns)
         # The pattern (?!) never matches, so an empty list allows no task.
-        self._any = re.compile("|".join(map(translate, patterns)) or r"(?!)")
+        self._any = re.compile("|".join(map(translate, self.patterns)) or r"(?!)")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.patterns)}>"
@@ -88,21 +88,6 @@ def values_in(value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield from values_in(item, names)
 
 
-def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return the allowlist in ``redbeat_task_allowlist``, or None if all tasks are allowed.
-
-    Raises :exc:`~redbeat.ConfigurationError` if the setting is neither None nor a list of patterns.
-    """
-    if value is None:
-        return None
-    patterns = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (None,)
-    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise ConfigurationError(
-            f"{ALLOWLIST} is {value!r}, it must be a list of patterns such as ['proj.tasks.*']"
-        )
-    return TaskAllowlist(patterns)
-
-
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 DEFAULT_MAX_INTERVAL = 300
@@ -145,26 +130,13 @@ class RedBeatConfig:
     client is a Redis Cluster client; see :meth:`adopt`.
     """
 
-    app: Celery
-    #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
-    key_prefix: str
     #: The number of shards of the schedule (see ``storage/layout.py``).
     #: If a schedule has several shards, each shard has its own prefix.
     shards: int
-    schedule_key: str
-    statics_key: str
-    #: The names that RedBeat itself uses, except the lock key, and that entries cannot use as keys.
-    reserved_keys: tuple[str, ...]
-    #: The prefixes of schedules whose reserved keys an ACL of Redis denies, once that was logged.
-    warned_prefixes: set[str]
     #: The key of the leader's lock, None if the lock is off.
     lock_key: str | Any
     #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: One or several URLs of Redis, perhaps with passwords, so log only the result of ``safe_url``.
-    redis_url: str
-    redis_use_ssl: Any
-    redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
     #: The default delivery guarantee of entries, None for the best guarantee of the broker.
     delivery: str | None
@@ -185,14 +157,6 @@ class RedBeatConfig:
     metrics_host: str
     #: The maximum number of entries that have their own metrics.
     metrics_entries: int
-    #: The tasks that entries are allowed to run, None for all tasks.
-    task_allowlist: TaskAllowlist | None
-    #: Celery's ``beat_cron_starting_deadline``, in seconds.
-    cron_deadline: float | None
-    #: Whether Redis is a cluster, where all keys of a schedule or of a shard must be in one slot.
-    cluster: bool
-    #: The settings from which RedBeat builds a Redis client.
-    endpoint: Endpoint
     #: The keys that no queue may have as its name, None if they were not needed yet.
     own_keys: Any = None
 
@@ -201,9 +165,11 @@ class RedBeatConfig:
     def __init__(self, app: App | None = None) -> None:
         app = real_app(app)
         self.app = _stand_in(app, None) if is_mock(app) or is_mock(app.conf) else app
+        #: The settings from which RedBeat builds a Redis client.
         self.endpoint = read_endpoint(self.app)
-        self.redis_url = self.endpoint.url
-        self.redis_use_ssl = self.endpoint.use_ssl
+        #: One or several URLs of Redis, perhaps with passwords, so log only ``safe_url()`` of it.
+        self.redis_url: str = self.endpoint.url
+        self.redis_use_ssl: Any = self.endpoint.use_ssl
         self.redbeat_redis_options = self.endpoint.options
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
@@ -222,9 +188,12 @@ class RedBeatConfig:
         deadline = self.app.conf.beat_cron_starting_deadline
         if deadline is not None:
             settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
-        self.cron_deadline = deadline
+        #: Celery's ``beat_cron_starting_deadline``, in seconds.
+        self.cron_deadline: float | None = deadline
         self._check_timezone()
-        self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
+        patterns = self.either_or(ALLOWLIST)
+        #: The tasks that entries are allowed to run, None for all tasks.
+        self.task_allowlist = None if patterns is None else TaskAllowlist(patterns)
 
     def __repr__(self) -> str:
         # The client options and redis_use_ssl are omitted, because their values may be secret.
@@ -308,9 +277,8 @@ class RedBeatConfig:
         ``max_interval`` (300 if missing), but at least 1. None and 0 count as missing. Raises
         :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
         """
-        if argument is not None and not (argument == 0 and settings.is_number(argument)):
-            seconds: float = settings.LOCK_TIMEOUT.check("redbeat_lock_timeout", argument)
-            return seconds
+        if argument is not None and settings.LOCK_TIMEOUT.check("redbeat_lock_timeout", argument):
+            return argument
         if self.lock_timeout is not None:
             return self.lock_timeout
         interval = max_interval or DEFAULT_MAX_INTERVAL
@@ -334,15 +302,20 @@ class RedBeatConfig:
                 "that are stored without a hash tag, call "
                 "redbeat.management.prefixes.copy_untagged(app)"
             )
-        self.cluster, self.key_prefix = cluster, prefix
+        #: Whether Redis is a cluster: all keys of a schedule or of a shard must be in one slot.
+        self.cluster = cluster
+        #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
+        self.key_prefix: str = prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
+        #: The keys that entries cannot have, because RedBeat uses them; without the lock key.
         self.reserved_keys = (
             *(self.schedule_key, self.statics_key, f"{prefix}:wakeup"),
             *(f"{prefix}:{what}" for what in KEYS_ASIDE),
             *(key_aside(prefix, what) for what in KEYS_ASIDE),
         )
-        self.warned_prefixes = set()
+        #: The prefixes of schedules whose reserved keys an ACL denies, once that was logged.
+        self.warned_prefixes = set[str]()
         self.lock_key = self._read_lock_key()
 
     def _read_lock_key(self) -> str | None:
@@ -397,9 +370,7 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
         app = real_app(app)
-        config = getattr(app, "redbeat_conf", None)
-        if config is None:
-            config = app.redbeat_conf = RedBeatConfig(app)
+        config = app.redbeat_conf = getattr(app, "redbeat_conf", None) or RedBeatConfig(app)
     if not issubclass(type(config), RedBeatConfig):  # isinstance() is true of some mocks
         config = RedBeatConfig(_stand_in(app, config))
     client = getattr(app, "redbeat_redis", None)

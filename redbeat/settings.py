@@ -71,9 +71,15 @@ def one_of(*choices: str) -> Kind:
     )
 
 
-STRING: Final = Kind(
-    "string", "a non-empty string", lambda value: isinstance(value, str) and value != ""
-)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_text, value))
+
+
+STRING: Final = Kind("string", "a non-empty string", _is_text)
 
 #: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
 MIN_LOCK_TIMEOUT: Final = 0.001
@@ -175,9 +181,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
-        one_of("standby", "exit"),
-        "what a leader does after it lost the lock",
-        value="standby",
+        one_of("standby", "exit"), "what a leader does after it lost the lock", value="standby"
     ),
     "redbeat_delivery": Setting(
         one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE),
@@ -230,9 +234,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         default_text="``None``, off",
     ),
     "redbeat_metrics_host": Setting(
-        STRING,
-        "address on which the beat serves metrics and health checks",
-        value="127.0.0.1",
+        STRING, "address on which the beat serves metrics and health checks", value="127.0.0.1"
     ),
     "redbeat_metrics_entries": Setting(
         integer(0, MAX_METRICS_ENTRIES),
@@ -241,7 +243,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="entries",
     ),
     "redbeat_task_allowlist": Setting(
-        Kind("list of strings or ``None``"),
+        Kind(
+            "list of strings or ``None``",
+            "a list of patterns such as ['proj.tasks.*']",
+            _are_texts,
+        ),
         "patterns of the task names that entries are allowed to use",
         default_text="``None``, all tasks",
     ),
