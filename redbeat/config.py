@@ -290,7 +290,7 @@ class RedBeatConfig:
 
     def _read_keys(self, cluster: bool) -> None:
         default = DEFAULT_CLUSTER_PREFIX if cluster else DEFAULT_PREFIX
-        prefix = self.either_or("redbeat_key_prefix", default)
+        prefix: str = self.either_or("redbeat_key_prefix", default)
         if prefix != "":
             settings.STRING.check("redbeat_key_prefix", prefix)
         if cluster and not _HASH_TAG.match(prefix):
@@ -305,7 +305,7 @@ class RedBeatConfig:
         #: Whether Redis is a cluster: all keys of a schedule or of a shard must be in one slot.
         self.cluster = cluster
         #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
-        self.key_prefix: str = prefix
+        self.key_prefix = prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
         #: The keys that entries cannot have, because RedBeat uses them; without the lock key.
