@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from json.encoder import encode_basestring_ascii as quoted
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries import edits, saving, state
-from redbeat.entries.calendars import calendar_of
-from redbeat.entries.changes import apply, state_of
+from redbeat.entries import changes, edits, saving
+from redbeat.entries.calendars import readable_calendars
 from redbeat.entries.history import new_identity
-from redbeat.entries.pauses import Pause, with_pause
-from redbeat.entries.saving import default_last_run, recall, restart_if_finished
+from redbeat.entries.pauses import Pause, with_pause, without_pause
+from redbeat.entries.state import State, runtime_of, with_runtime
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.management.apply import (
-    TO_WRITE,
-    Change,
-    Difference,
-    calendar_change,
-    differences,
-    next_run_of,
-    obstacle,
-    stored_entry,
-)
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.management import apply
+from redbeat.management.apply import Change, Difference
 from redbeat.management.calendars import check_calendar, store_calendar
 from redbeat.management.find import KeySet, pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage import commands, store, views, words
-from redbeat.storage.rows import Change as Change_
-from redbeat.transfer.storing import Writing, save_imported
+from redbeat.storage import commands, rows, store, views, words
 
 from .incoming import Incoming, Problem, unexpected
 
@@ -130,7 +120,7 @@ class Ready(NamedTuple):
         """Whether the stored entry has the definition and policy of the imported entry."""
         if self.row.definition != self.definition:
             return False
-        return with_pause(self.row.policy, state_of(self.row.stored).pause) == self.policy
+        return with_pause(self.row.policy, changes.state_of(self.row.stored).pause) == self.policy
 
     @property
     def is_same(self) -> bool:
@@ -144,56 +134,81 @@ class Ready(NamedTuple):
             return False
         if not (incoming.meta and incoming.runtime):
             return True
-        stored = state_of(row.stored)
-        return state.with_runtime(stored, incoming.runtime) == stored
+        stored = changes.state_of(row.stored)
+        return with_runtime(stored, incoming.runtime) == stored
 
-    def change(
-        self, action: str, plan: Writing | None, old: RedBeatSchedulerEntry | None
-    ) -> Change:
-        """Return the change of the entry; ``old`` is the stored entry, or None if unreadable."""
-        incoming, row = self.incoming, self.row
-        fields = {} if action == "unchanged" else differences(old, self.entry)
+    def change(self, action: str, score: float | None) -> Change:
+        """Return the change to show; ``score`` is the one to store, or the stored one."""
+        incoming, row, entry = self.incoming, self.row, self.entry
+        old = apply.stored_entry(entry.app, type(entry), row)
+        fields = {} if action == "unchanged" else apply.differences(old, entry)
         if incoming.meta and incoming.meta != row.meta:
             fields["meta"] = Difference(row.meta or None, incoming.meta)
         if incoming.static and not row.static:
             fields["static"] = Difference(False, True)
-        score = row.score if plan is None else plan.score
-        return Change(str(self.entry.name), action, fields, next_run_of(score))
+        return Change(str(entry.name), action, fields, apply.next_run_of(score))
 
-    def plan(self) -> Writing:
-        """Return the planned write of the imported entry.
+    def write(self, now: float) -> Write:
+        """Return the write that stores the entry over the row; ``now`` is the time of Redis."""
+        incoming, row = self.incoming, self.row.stored
+        state = changes.state_of(row)
+        if self.is_new:
+            state = State(identity=incoming.identity or ("" if incoming.static else new_identity()))
+        meta, state = self._with_history(state, now)
+        if self.entry.enabled:
+            state.pause = None
+        else:
+            state.pause = Pause.read(self.policy) or state.pause
+        texts = self.definition, without_pause(self.policy)
+        change = changes.editing(row, state, texts, meta or None)
+        if incoming.history:
+            lines = ",\n".join(map(quoted, incoming.history.splitlines()))
+            change.set[words.HISTORY] = f"[{lines}]"
+            change.unset = tuple(field for field in change.unset if field != words.HISTORY)
+        if incoming.static:
+            change.index.append(["SADD", words.STATICS, str(self.entry.name)])
+        change.add = saving.score_of(self.entry, state, datetime.now(UTC))
+        return Write(change, replace(incoming, entry=None), self.definition, self.policy)
 
-        The planned write includes the imported run history. If the source has no history, an
-        existing entry keeps its stored history, and a new entry gets a new history.
+    def _with_history(self, state: State, now: float) -> tuple[str, State]:
+        """Give the entry its history; return the ``meta`` to store, "" for none, and the state.
+
+        Without a history of the source, an existing entry keeps its stored history, and a new entry
+        gets a new history.
 
         A finished entry starts again if the import changes its schedule, time zone, start or end,
         but not if the import also changes its run history.
         """
-        incoming, entry, row = self.incoming, self.entry, self.row
-        fields: dict[str, Any]
-        if incoming.meta:
-            runtime = incoming.runtime or _runtime_of(entry)
-            told = state.with_runtime(state.State(), runtime)
-            entry.recall(incoming.meta)
-            entry.scheduled_at = None if told.at is None else from_timestamp(told.at)
-            entry.timing_change = told.change
-            fields = {"meta": incoming.meta, "runtime": runtime, "seen": None}
-        elif self.is_new:
-            fields = _default_history(entry)
-        else:
+        entry, row, meta = self.entry, self.row.stored, self.incoming.meta
+        if meta:
+            state = with_runtime(state, self.incoming.runtime or _runtime_of(entry))
+            entry.recall(meta)
+            entry.scheduled_at = None if state.at is None else from_timestamp(state.at)
+            entry.timing_change = state.change
+        elif not self.is_new:
             with suppress(DecodeError):  # a beat will quarantine the entry
-                recall(entry, row.stored)
-            fields = {"seen": None}
-        stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
-        entry.saved_state = entry.saved_state._replace(texts=stored)
-        may_restart = incoming.meta in ("", row.meta)
-        if may_restart and restart_if_finished(entry, new, datetime.now(UTC)):
-            fields = {**_default_history(entry), "seen": row.meta}
-        fields |= {"score": entry.score_to_store(), "history": incoming.history}
-        fields["identity"] = incoming.identity or ("" if incoming.static else new_identity())
-        if incoming.static:
-            fields["static_name"] = str(entry.name)
-        return Writing(row.key, self.definition, self.policy, **fields)
+                saving.recall(entry, row)
+        restarts = meta in ("", self.row.meta) and saving.restart_if_finished(
+            entry, (self.definition, self.policy), datetime.now(UTC), changes.texts_in(row)
+        )
+        if restarts or (self.is_new and not meta):
+            last_run_at = saving.default_last_run(entry)
+            if last_run_at is not None and last_run_at.timestamp() > now + saving.TOLERANCE:
+                entry.last_run_at = from_timestamp(now)
+            meta = entry.history_text()
+            state = with_runtime(state, _runtime_of(entry))
+        if meta:
+            state.due, state.hold = None, None
+        return meta, state
+
+
+class Write(NamedTuple):
+    """A change to make, and the parts of :class:`Ready` from which it can be made again."""
+
+    change: rows.Change
+    incoming: Incoming
+    definition: str
+    policy: str
 
 
 class Importer:
@@ -209,7 +224,7 @@ class Importer:
     A calendar must precede the entries that name the calendar, unless the calendar is already
     stored.
 
-    :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads the file. At
+    :meth:`check` saves the writes in a temporary file, and :meth:`write` reads the file. At
     most 500 entries are in memory at a time. In addition, the importer stores a hash of each entry
     name, about 8 bytes per entry.
     """
@@ -249,15 +264,15 @@ class Importer:
 
         ``examine`` is called with each entry that :meth:`write` will write.
         """
-        for batch in commands.batches(source, commands.BATCH):
-            plans = []
-            for ready in self._ready(batch):
-                plan = self._plan(ready)
-                if plan is not None:
-                    plans.append(plan)
+        for batch in commands.batches(source):
+            writes = []
+            for ready, now in self._ready(batch):
+                write = self._plan(ready, now)
+                if write is not None:
+                    writes.append(write)
                     if examine is not None:
                         examine(ready.entry)
-            pickle.dump(plans, self._plans)
+            pickle.dump(writes, self._plans)
             if progress is not None:
                 progress(len(batch))
         return self._checked
@@ -265,8 +280,8 @@ class Importer:
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the calendars that :meth:`check` has planned to write, then the planned entries.
 
-        Takes one round trip per 500 entries, one more if some of the entries are static, and one
-        more if some of the entries have calendars. The method also takes the round trips of
+        Takes one round trip per 500 entries, and one more for each change of an entry since the
+        check. The method also takes the round trips of
         :func:`~redbeat.management.calendars.store_calendar` for each calendar.
         """
         for calendar in self._planned_calendars:
@@ -274,11 +289,10 @@ class Importer:
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
-            plans: list[Writing] = pickle.load(self._plans)  # check() wrote this file
-            if plans:
-                self._save(plans)
+            writes: list[Write] = pickle.load(self._plans)  # check() wrote this file
+            self._save(writes)
             if progress is not None:
-                progress(len(plans))
+                progress(len(writes))
 
     def prune(self, names: KeySet, dry_run: bool = False) -> None:
         """Delete dynamic entries that are not in ``names``.
@@ -299,29 +313,29 @@ class Importer:
 
     # -- checking ------------------------------------------------------------------------------
 
-    def _ready(self, batch: Sequence[Incoming]) -> Iterator[Ready]:
-        """Yield the valid entries of a batch, each with the row that is stored for its name."""
-        entries = self._entries_of(batch)
-        valid = [parts for incoming in entries for parts in self._validated(incoming)]
-        keys = [entry.key for _, entry, _, _ in valid]
-        rows = self._store.read(keys).rows if keys else []
-        return (Ready(*parts, row) for parts, row in zip(valid, rows, strict=True))
+    def _ready(self, batch: Sequence[Incoming]) -> Iterator[tuple[Ready, float]]:
+        """Yield the valid entries of a batch, each with its row, and the time of Redis."""
+        valid = list(filter(None, map(self._validated, self._entries_of(batch))))
+        if valid:
+            page = self._store.read([ready.entry.key for ready in valid])
+            for ready, row in zip(valid, page.rows, strict=True):
+                yield ready._replace(row=row), page.now
 
-    def _plan(self, ready: Ready) -> Writing | None:
-        """Return the planned write of an entry, or None if the entry will not be written."""
-        action, plan = self._action(ready), None
-        if action is not None and action in TO_WRITE:
+    def _plan(self, ready: Ready, now: float) -> Write | None:
+        """Return the write of an entry, or None if the entry will not be written."""
+        action, write, score = self._action(ready), None, ready.row.score
+        if action is not None and action in apply.TO_WRITE:
             try:
-                plan = ready.plan()
+                write = ready.write(now)
             except Exception as error:
                 self._count(action, -1)
                 problem = str(unexpected("cannot be scheduled", error))
                 self._checked.problems.add(ready.incoming.where, problem)
                 return None
+            score = write.change.add or None
         if self._note is not None and action is not None:
-            old = stored_entry(self._schedule.app, self._schedule.entry_class, ready.row)
-            self._note(ready.change(action, plan, old))
-        return plan
+            self._note(ready.change(action, score))
+        return write
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
         """Plan the writes of the calendars in a batch, and yield the other lines of the batch.
@@ -330,29 +344,29 @@ class Importer:
         a line of the batch defines or names a calendar, else none.
         """
         names = {name for incoming in batch for name in _calendar_names(incoming)}
-        stored = self._store.calendars(names) if names else {}
+        stored, unreadable = readable_calendars(self._store, names) if names else ({}, set())
         for incoming in batch:
             if incoming.calendar is not None:
-                self._plan_calendar(incoming.where, incoming.calendar, stored)
+                old = stored.get(incoming.calendar.name)
+                is_stored = old is not None or incoming.calendar.name in unreadable
+                self._plan_calendar(incoming.where, incoming.calendar, old, is_stored)
                 continue
-            wanted = _calendar_names(incoming)
-            if incoming.entry is not None and wanted:
-                planned = {
-                    name: self._calendars[name] for name in wanted if name in self._calendars
-                }
-                incoming.entry.use_calendars(_readable(stored, wanted) | planned)
+            if incoming.entry is not None and _calendar_names(incoming):
+                incoming.entry.use_calendars({**stored, **self._calendars})
             yield incoming
 
-    def _plan_calendar(self, where: str, calendar: Calendar, stored: Mapping[str, str]) -> None:
+    def _plan_calendar(
+        self, where: str, calendar: Calendar, old: Calendar | None, is_stored: bool
+    ) -> None:
+        """Plan the write of a calendar over ``old``, which is None if it cannot be read."""
         name = calendar.name
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
             self._checked.problems.add(where, problem)
             return
-        old = _readable(stored, [name]).get(name)
         if name in self._calendars or old == calendar:
             action = "unchanged"
-        elif name not in stored:
+        elif not is_stored:
             action = "created"
         elif self._on_conflict == "fail":
             self._checked.conflicts.add(
@@ -362,7 +376,7 @@ class Importer:
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
         self._calendars[name] = old if action == "kept" and old is not None else calendar
-        if action in TO_WRITE:
+        if action in apply.TO_WRITE:
             try:
                 check_calendar(self._schedule, calendar, self._calendars)
             except InvalidEntryError as error:
@@ -370,15 +384,10 @@ class Importer:
             self._planned_calendars.append(calendar)
             self.written.calendars += 1
         if self._note is not None:
-            self._note(calendar_change(action, old, calendar))
+            self._note(apply.calendar_change(action, old, calendar))
 
-    def _validated(
-        self, incoming: Incoming
-    ) -> Iterator[tuple[Incoming, RedBeatSchedulerEntry, str, str]]:
-        """Yield a valid entry with its definition and policy as JSON.
-
-        For an invalid entry, record the problem and yield nothing.
-        """
+    def _validated(self, incoming: Incoming) -> Ready | None:
+        """Return an entry without its row; record the problem of an invalid entry."""
         entry, problem = incoming.entry, incoming.problem
         if entry is not None:
             try:
@@ -388,13 +397,14 @@ class Importer:
                 name = str(entry.name)
                 if not self._checked.names.add(name):
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
-                yield incoming, entry, definition, with_pause(policy, Pause.of_entry(entry))
-                return
+                policy = with_pause(policy, Pause.of_entry(entry))
+                return Ready(incoming, entry, definition, policy, views.Shown(entry.key, None))
             except InvalidEntryError as error:
                 problem = str(error)
             except Exception as error:
                 problem = str(unexpected("cannot be stored", error))
         self._checked.problems.add(incoming.where, problem)
+        return None
 
     def _action(self, ready: Ready) -> str | None:
         """Count the planned action for an entry; return the action, a field of :class:`Written`.
@@ -403,7 +413,7 @@ class Importer:
         conflict, records the conflict and returns "different".
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
-        problem = obstacle(ready.row, ready.incoming.static)
+        problem = apply.obstacle(ready.row, ready.incoming.static)
         if ready.is_new and not problem:
             action = "created"
         elif ready.is_same:
@@ -428,45 +438,42 @@ class Importer:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def _save(self, plans: Sequence[Writing]) -> None:
+    def _save(self, writes: Sequence[Write]) -> None:
+        """Make the changes; make those again whose entries have changed since the check."""
+        for _ in range(changes.ATTEMPTS):
+            if not writes:
+                return
+            reply = changes.apply(self._store, [write.change for write in writes])
+            pairs = zip(writes, reply.answers, strict=True)
+            differing = [pair for pair in pairs if pair[1].word != words.DONE]
+            writes = [self._again(write, answer, reply.now) for write, answer in differing]
+        if writes:
+            raise ConflictError(self._store.keys.name_of(writes[0].change.key))
+
+    def _again(self, write: Write, answer: rows.Answer, now: float) -> Write:
+        """Return the write over the row of an answer; raises :exc:`InvalidEntryError`."""
+        row = answer.row or rows.Row(write.change.key)
+        if answer.word == words.REFUSED or row.problem:
+            raise InvalidEntryError("name", commands.not_an_entry(row.key))
         app, entry_class = self._schedule.app, self._schedule.entry_class
-        for plan in save_imported(self._store, plans):
-            entry = entry_class.from_definition(app, plan.definition, plan.policy)
-            entry.saved_state = entry.saved_state._replace(new_identity=plan.identity)
-            saving.save(self._store, [entry])
-        statics = [["SADD", words.STATICS, plan.static_name] for plan in plans if plan.static_name]
-        if statics:
-            apply(self._store, [Change_("", index=statics)])
-
-
-def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    meta, runtime = entry.history_text(), _runtime_of(entry)
-    return {"meta": meta, "runtime": runtime, "made_up": default_last_run(entry)}
+        entry = entry_class.from_definition(app, write.definition, write.policy)
+        entry.is_static = write.incoming.static
+        entry = entry.created_at(from_timestamp(now))
+        saving.use_calendars(self._store, [entry])
+        shown = views.Shown(row.key, None, row)
+        return Ready(write.incoming, entry, write.definition, write.policy, shown).write(now)
 
 
 def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
     at = entry.scheduled_at if entry.last_run_at else None
-    return state.runtime_of(state.State(at=None if at is None else at.timestamp()))
-
-
-def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:
-    """Return the names of the calendars of an entry, or () for an entry with an invalid policy."""
-    with suppress(InvalidEntryError):
-        return entry.policy.exclude if entry.policy_field("exclude") else ()
-    return ()
+    return runtime_of(State(at=None if at is None else at.timestamp()))
 
 
 def _calendar_names(incoming: Incoming) -> Sequence[str]:
     """Return the names of the calendars that a line defines or that the entry in the line names."""
     if incoming.calendar is not None:
         return (incoming.calendar.name,)
-    return () if incoming.entry is None else _exclude_of(incoming.entry)
-
-
-def _readable(stored: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars among ``names`` whose stored JSON can be read."""
-    found = {}
-    for name in names:
-        with suppress(DecodeError, KeyError):
-            found[name] = calendar_of(name, stored[name])
-    return found
+    with suppress(InvalidEntryError):  # the policy is invalid
+        if incoming.entry is not None and incoming.entry.policy_field("exclude"):
+            return incoming.entry.policy.exclude
+    return ()

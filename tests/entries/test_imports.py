@@ -1,32 +1,45 @@
-"""Entries of files are stored on a real server."""
+"""Entries of files are stored on a real server, over what there is at the moment of the write."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.history import encode_meta
 from redbeat.entries.pauses import Pause
 from redbeat.entries.state import State, runtime_of
-from redbeat.transfer.storing import Writing, save_imported
-from tests.entries.worlds import World
+from redbeat.errors import InvalidEntryError
+from redbeat.transfer.importing import Importer
+from redbeat.transfer.incoming import Incoming
+from tests.entries.worlds import Hook, World, near, nothing
 
 pytestmark = pytest.mark.standalone
 
 
+def imported(world: World, entry: Any, meanwhile: Hook = nothing, **parts: Any) -> None:
+    """Import an entry; call ``meanwhile`` between the check and the write."""
+    with Importer(Schedule(world.app), "replace") as importer:
+        checked = importer.check([Incoming("line 1", entry, **parts)])
+        assert checked.problems.kept == []
+        meanwhile()
+        importer.write()
+
+
 def test_an_imported_entry_has_the_history_and_the_pause_of_its_file(world: World) -> None:
-    meta, key = encode_meta(from_timestamp(100.5), 3), world.key()
+    meta = encode_meta(from_timestamp(100.5), 3)
     runtime = runtime_of(State(at=100.0))
     since = "1970-01-01T00:01:00+00:00"
     pause = {"note": "why", "since": since, "by": "ann"}
     policy = json.dumps({"max_runs": 9, "pause": pause})
     definition, _ = world.entry(enabled=False).texts()
+    entry = RedBeatSchedulerEntry.from_definition(world.app, definition, policy)
     lines = "100 +0.5\n90 +0.1"
-    texts = (definition, policy, meta, runtime)
-    writing = Writing(key, *texts, seen=None, score=-2.0, history=lines, identity="an-id")
-    assert save_imported(world.store, [writing]) == []
+    imported(world, entry, meta=meta, runtime=runtime, history=lines, identity="an-id")
     state = world.state()
     assert (state.at, state.identity, state.pause) == (100.0, "an-id", Pause(60.0, "why", "ann"))
     assert json.loads(world.stored()["policy"]) == {"max_runs": 9}
@@ -34,9 +47,40 @@ def test_an_imported_entry_has_the_history_and_the_pause_of_its_file(world: Worl
     assert (world.load().total_run_count, world.score()) == (3, -2)
 
 
-def test_an_imported_entry_that_was_created_since_is_left_alone(world: World) -> None:
-    definition, policy = world.entry(args=[1]).texts()
-    writing = Writing(world.key(), definition, policy, "{}")
+def test_an_entry_that_was_created_and_ran_since_the_check_keeps_its_history(world: World) -> None:
+    def created() -> None:
+        world.saved()
+        world.run()
+
+    imported(world, world.entry(args=[1]), created)
+    assert world.definition()["args"] == [1]
+    assert world.load().total_run_count == 1
+    assert world.score() == near(world.now + 3600, 60)
+
+
+def test_an_entry_that_ran_since_the_check_has_the_history_of_the_file(world: World) -> None:
     world.saved()
-    assert save_imported(world.store, [writing]) == [writing]
-    assert world.definition()["args"] != [1]
+    meta = encode_meta(from_timestamp(100.5), 3)
+    imported(world, world.entry(args=[1]), world.run, meta=meta)
+    assert (world.definition()["args"], world.load().total_run_count) == ([1], 3)
+
+
+def test_an_entry_that_was_deleted_since_the_check_is_new(world: World) -> None:
+    world.saved()
+    before = world.state().identity
+    imported(world, world.entry(args=[1]), world.client.flushall)
+    assert (world.definition()["args"], world.load().total_run_count) == ([1], 0)
+    assert world.state().identity not in ("", before)
+    assert world.score() == near(world.now + 3600, 60)
+
+
+def test_a_key_that_another_program_made_since_the_check_is_an_error(world: World) -> None:
+    with pytest.raises(InvalidEntryError, match="is not an entry"):
+        imported(world, world.entry(), lambda: world.client.set(world.key(), "x"))
+
+
+def test_a_host_whose_clock_is_ahead_delays_no_new_entry(world: World) -> None:
+    """The last run that a new entry counts from is not later than the time of Redis."""
+    ahead = datetime.now(timezone.utc) + timedelta(days=1)
+    imported(world, world.entry().created_at(ahead))
+    assert world.load().last_run_at.timestamp() == near(world.now, 60)
