@@ -32,7 +32,7 @@ UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 def rate_from(text: str) -> float:
     """Convert a text such as ``10/s``, ``10`` or ``30/m`` to a number of runs per second."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a rate")
     return float(match[1]) / UNITS[match[2] or "s"]

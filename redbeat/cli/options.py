@@ -80,7 +80,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the parsed value; report the ValueError of ``parse`` as an error of the option."""
         try:
-            return self._parse(str(value).strip())
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -89,7 +89,7 @@ def instant_of(text: str) -> datetime:
     """Return a time in UTC; a time without a UTC offset is in the time zone of the app."""
     zone = click.get_current_context().obj.app.timezone
     try:
-        return instant_from("time", time_from(text), zone)
+        return instant_from("time", time_from(text.strip()), zone)
     except InvalidEntryError as error:
         raise ValueError(error.problem) from error
 
@@ -105,7 +105,7 @@ SECONDS = Parsed("duration", seconds_from)
 #: The type of an option that accepts a duration, optionally followed by the word ``relative``.
 INTERVAL = Parsed("duration", checked_interval)
 #: The type of an option that accepts a time; the datetime is naive if the text has no UTC offset.
-TIME = Parsed("time", time_from)
+TIME = Parsed("time", lambda text: time_from(text.strip()))
 #: The same, but the value is in UTC.
 INSTANT = Parsed("time", instant_of)
 

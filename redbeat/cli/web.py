@@ -6,11 +6,29 @@ from typing import Any, Final, cast
 
 import click
 
-from redbeat.cli.command import EX_UNHEALTHY, Console, command, failure
-from redbeat.cli.options import option, option_error
+from .command import EX_UNHEALTHY, Console, command, failure
+from .options import Parsed, option, option_error
 
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
+
+
+def user_from(text: str) -> tuple[str, str]:
+    """Return the name and the password in a text such as ``ann:secret``.
+
+    Raises ValueError for a malformed text, whose password the message does not repeat.
+    """
+    user, _, password = text.partition(":")
+    if not (user and password):
+        raise ValueError("must be USER:PASSWORD, and both parts must not be empty")
+    return user, password
+
+
+def checked_token(text: str) -> str:
+    """Return a token unchanged; raise ValueError if it is too short."""
+    if len(text) < MIN_TOKEN:
+        raise ValueError(f"must have at least {MIN_TOKEN} characters")
+    return text
 
 
 @command("web")
@@ -29,6 +47,8 @@ MIN_TOKEN: Final = 16
 )
 @option(
     "--basic-auth",
+    "users",
+    type=Parsed("text", user_from),
     multiple=True,
     metavar="USER:PASSWORD",
     envvar="REDBEAT_WEB_BASIC_AUTH",
@@ -40,6 +60,7 @@ MIN_TOKEN: Final = 16
 @option(
     "--token",
     "tokens",
+    type=Parsed("text", checked_token),
     multiple=True,
     envvar="REDBEAT_WEB_TOKEN",
     show_envvar=True,
@@ -60,7 +81,7 @@ def web(
     console: Console,
     host: str,
     port: int,
-    basic_auth: tuple[str, ...],
+    users: tuple[tuple[str, str], ...],
     tokens: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
     **flags: bool,
@@ -72,19 +93,13 @@ def web(
     """
     try:
         # Import inside the function, because the help must work without the extra ``web``.
-        from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
+        from redbeat.web.auth import Access, host_in, is_loopback  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("redbeat"):  # the missing module belongs to RedBeat
             raise
         problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
         raise failure(problem, EX_UNHEALTHY) from error
-    try:
-        users = read_users(basic_auth)
-    except ValueError as error:
-        raise option_error(console.ctx, "basic_auth", error) from None
-    if any(len(token) < MIN_TOKEN for token in tokens):
-        raise option_error(console.ctx, "tokens", f"must have at least {MIN_TOKEN} characters")
     if not is_loopback(host) and not (users or tokens):
         problem = f"{host!r} is not a loopback address: add --basic-auth or --token"
         raise option_error(console.ctx, "host", problem)

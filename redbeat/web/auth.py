@@ -8,7 +8,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -146,21 +146,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return pairs of user name and password from strings such as ``ann:secret``.
-
-    Raises ValueError for a malformed string. The error message does not contain the string, because
-    the string may contain a password.
-    """
-    pairs = []
-    for text in texts:
-        user, colon, password = text.partition(":")
-        if not (user and colon and password):
-            raise ValueError("must be USER:PASSWORD, and both parts must not be empty")
-        pairs.append((user, password))
-    return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True)

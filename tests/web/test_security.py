@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.web.auth import Access, host_in, is_loopback, read_users
+from redbeat.web.auth import Access, host_in, is_loopback
 from tests.conftest import Make
 from tests.samples import one_in
 from tests.web.conftest import Browser, Open
@@ -191,12 +191,6 @@ def test_host_names_are_parsed() -> None:
     hosts = ["a.example:80", "A.example", "[::1]:80", "::1", "127.0.0.1:1"]
     names = [host_in(each) for each in hosts]
     assert names == ["a.example", "a.example", "::1", "::1", "127.0.0.1"]
-
-
-@pytest.mark.parametrize("text", ["", "ann", "ann:", ":secret"])
-def test_a_user_without_a_password_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="USER:PASSWORD"):
-        read_users([text])
 
 
 def test_repr_of_an_access_contains_no_secret() -> None:

@@ -77,7 +77,7 @@ def test_serving_other_hosts_needs_credentials(app: Celery, host: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--basic-auth", "ann"], "USER:PASSWORD"),
+        *((["--basic-auth", text], "USER:PASSWORD") for text in ("", "ann", "ann:", ":secret")),
         (["--token", "short"], "16 characters"),
         (["--port", "70000"], "70000"),
     ],
