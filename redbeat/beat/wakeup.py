@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from redbeat.codec.stored import text_of
-from redbeat.connection.cluster import cluster_errors
+from redbeat.connection.cluster import server_errors
 from redbeat.printing import get_logger
 
 from .stop_signals import HeldSignals
@@ -78,7 +78,7 @@ class WakeUp:
         if self._pubsub is not None or not self._can_subscribe:
             return False
         try:
-            with HeldSignals(), cluster_errors():
+            with HeldSignals(), server_errors():
                 self._pubsub = self._client.pubsub()
                 self._pubsub.subscribe(*self.channels)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
@@ -139,7 +139,7 @@ class WakeUp:
                 self._sleep(seconds)
             return False
         try:
-            with HeldSignals(), cluster_errors():
+            with HeldSignals(), server_errors():
                 message = self._pubsub.get_message(timeout=seconds)
             if message is None:
                 self._check()

@@ -1,7 +1,8 @@
-"""Connects to a Redis Cluster at the first use, finds nodes, and translates cluster errors."""
+"""Connects to a Redis Cluster at the first use, finds nodes, and translates errors of servers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -12,6 +13,9 @@ from redis.cluster import RedisCluster
 
 # Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
+
+# If a script fails, Redis before version 7 quotes the cause in the middle of the error message.
+_REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
 # Attributes of other clients, for which LateCluster raises AttributeError without connecting.
 _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
@@ -63,7 +67,7 @@ class LateCluster(RedisCluster):
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Send a command to the node that stores its key, and return the reply."""
-        with cluster_errors():
+        with server_errors():
             return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -73,8 +77,12 @@ class LateCluster(RedisCluster):
 
 
 @contextmanager
-def cluster_errors() -> Iterator[None]:
-    """Convert each cluster error of redis-py that is not a ``RedisError`` into a ``RedisError``."""
+def server_errors() -> Iterator[None]:
+    """Convert errors after which a retry can succeed into errors that say so.
+
+    Some cluster errors of redis-py are not a ``RedisError``. A server that refuses writes becomes a
+    ``ReadOnlyError``: a replica, or a master with too few replicas (``NOREPLICAS``).
+    """
     try:
         yield
     except exceptions.RedisClusterException as error:
@@ -86,6 +94,12 @@ def cluster_errors() -> Iterator[None]:
             raise
         # While a cluster moves a slot, its nodes may redirect a command to each other.
         raise exceptions.TryAgainError(str(error)) from error
+    except exceptions.ReadOnlyError:
+        raise
+    except exceptions.ResponseError as error:
+        if _REFUSED.search(str(error)):
+            raise exceptions.ReadOnlyError(str(error)) from error
+        raise
 
 
 def is_cluster(client: Any) -> bool:
@@ -105,7 +119,7 @@ def node_of(client: Any, key: str) -> Any:
     """
     if not is_cluster(client):
         return client
-    with cluster_errors():
+    with server_errors():
         return client.get_redis_connection(client.get_node_from_key(key))
 
 
@@ -119,7 +133,7 @@ def refreshing(client: Any) -> Iterator[None]:
         yield
     except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.MovedError):
         # A client that has not connected yet loads the slot table when it connects.
-        if is_cluster(client) and "nodes_manager" in vars(client):
-            with cluster_errors():
+        if "nodes_manager" in vars(client):
+            with server_errors():
                 client.nodes_manager.initialize()
         raise

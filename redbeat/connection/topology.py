@@ -14,7 +14,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -22,7 +22,7 @@ from redbeat.errors import ConfigurationError
 
 from .borrowing import connection_like
 from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
-from .cluster import LateCluster
+from .cluster import LateCluster, server_errors
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 from .urls import SOCKETS
@@ -71,26 +71,6 @@ class Sentinels(Sentinel):
             raise MasterNotFoundError(message) from error
 
 
-# If a script fails, Redis before version 7 quotes the cause in the middle of the error message.
-_REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Translate the errors of a server that refuses writes into ``ReadOnlyError``.
-
-    Replicas refuse writes. A master with too few replicas refuses writes with ``NOREPLICAS``.
-    """
-    try:
-        yield
-    except ReadOnlyError:
-        raise
-    except ResponseError as error:
-        if _REFUSED.search(str(error)):
-            raise ReadOnlyError(str(error)) from error
-        raise
-
-
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
@@ -101,7 +81,7 @@ class MasterClient(Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return the reply."""
         try:
-            with refusals():
+            with server_errors():
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except ReadOnlyError:
             self.connection_pool.disconnect(inuse_connections=False)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
-from redbeat.connection.borrowing import borrowed, connection_of
-from redbeat.connection.cluster import cluster_errors, node_of
+from redbeat.connection.cluster import node_of, server_errors
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
@@ -202,18 +201,13 @@ def missing_rights(store: Store) -> str:
 
     Returns "" if the user has all rights. One round trip.
     """
-    with cluster_errors():
+    with server_errors():
         node = node_of(store.client, store.keys.schedule)
-    pool = getattr(node, "connection_pool", None)
-    if pool is None:
-        return ""
-    connection = connection_of(pool, "TIME")
-    with borrowed(connection, pool):
-        provider = getattr(connection, "credential_provider", None) or connection
-        user = getattr(provider, "username", None) or "default"
-        refused = dict(_refused(connection, store.keys.entry(":probe")))
+    terms = getattr(getattr(node, "connection_pool", None), "connection_kwargs", {})
+    refused = _refused(node, store.keys.entry(":probe"))
     if not refused:
         return ""
+    user = getattr(terms.get("credential_provider"), "username", None) or terms.get("username")
     commands = [name for name, why in refused.items() if "command" in why]
     if commands:
         missing = f"run {', '.join(commands)}"
@@ -224,21 +218,18 @@ def missing_rights(store: Store) -> str:
         rights = f"'~{store.keys.prefix}*'"
     return (
         f"the user may not {missing} (see {ACL_PAGE} in the manual); "
-        f"grant the rights: ACL SETUSER {user} {rights}"
+        f"grant the rights: ACL SETUSER {user or 'default'} {rights}"
     )
 
 
-def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (command, error text) for each command that the server refuses. One round trip."""
+def _refused(client: Any, key: str) -> dict[str, str]:
+    """Return the errors of the commands that the server refuses, by command. One round trip."""
+    pipe = client.pipeline(transaction=False)
     for name, args in PROBES.items():
-        connection.send_command(name, *(key if arg is KEY else arg for arg in args))
-    for name in PROBES:
-        try:
-            connection.read_response()
-        except NoPermissionError as error:
-            yield name, str(error)
-        except ResponseError:
-            pass  # Redis rejects only the arguments, so the user has the right to run the command
+        pipe.execute_command(name, *(key if arg is KEY else arg for arg in args))
+    replies = zip(PROBES, pipe.execute(raise_on_error=False), strict=True)
+    # Redis rejects the arguments of some commands, but a user with the right to run them.
+    return {name: str(reply) for name, reply in replies if isinstance(reply, NoPermissionError)}
 
 
 #: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.

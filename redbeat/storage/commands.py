@@ -16,8 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, valid_text, whole_in
 from redbeat.config import key_aside
-from redbeat.connection.cluster import cluster_errors, node_of
-from redbeat.connection.topology import refusals
+from redbeat.connection.cluster import node_of, server_errors
 from redbeat.printing import get_logger
 from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
 from redbeat.storage.scripts import load_script
@@ -138,7 +137,7 @@ class Commands:
             return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
-        with naming_wrong_types(self.client, self.keys), cluster_errors(), refusals():
+        with naming_wrong_types(self.client, self.keys), server_errors():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
     def _read_aside(self, *command: Any) -> Any:
@@ -363,7 +362,7 @@ class Commands:
         return {"version": str(version), "mode": str(mode)}
 
     def _info(self, section: str) -> Any:
-        with cluster_errors():
+        with server_errors():
             return node_of(self.client, self.keys.schedule).info(section)
 
 

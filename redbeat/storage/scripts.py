@@ -17,8 +17,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from redbeat.connection.borrowing import borrowed, connection_of
-from redbeat.connection.cluster import cluster_errors, is_cluster, node_of, refreshing
-from redbeat.connection.topology import refusals
+from redbeat.connection.cluster import is_cluster, node_of, refreshing, server_errors
 
 #: A client with at most this number of connections cannot send commands while a script runs.
 SPARE_CONNECTIONS = 2
@@ -52,30 +51,42 @@ class Script:
         function calls ``then`` with the connection. Takes one round trip, or more if the server has
         not cached the script or if another cluster node has the keys.
         """
-        read_reply = self._send(client, keys, args)
+        pool = getattr(client, "connection_pool", None)
+        if pool is not None:
+            return self._send(pool, keys, args, then)
+
+        def send() -> Callable[[], Any]:
+            with refreshing(client):
+                node = node_of(client, keys[0] if keys else "")
+                return self._send(node.connection_pool, keys, args, then)
+
+        read_reply = send()
 
         def read() -> Any:
             try:
-                return read_reply(then)
+                with refreshing(client):
+                    return read_reply()
             except MovedError:
-                return self._send(client, keys, args)(then)
+                return send()()
 
         return read
 
     def _send(
-        self, client: Any, keys: Sequence[str], args: Sequence[Argument]
-    ) -> Callable[[Callable[[Any], None] | None], Any]:
-        with refreshing(client):
-            pool = node_of(client, keys[0] if keys else "").connection_pool
-            connection = connection_of(pool, "EVALSHA")
-            with borrowed(connection, pool, keep=True):
-                # Send the whole command in one write, because an error between two writes would
-                # leave a partial command.
-                words = ("EVALSHA", self.sha, len(keys), *keys, *args)
-                connection.send_packed_command([b"".join(connection.pack_command(*words))])
+        self,
+        pool: Any,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        then: Callable[[Any], None] | None,
+    ) -> Callable[[], Any]:
+        connection = connection_of(pool, "EVALSHA")
+        with borrowed(connection, pool, keep=True):
+            # Send the whole command in one write, because an error between two writes would leave
+            # a partial command.
+            words = ("EVALSHA", self.sha, len(keys), *keys, *args)
+            connection.send_packed_command([b"".join(connection.pack_command(*words))])
 
-        def read(then: Callable[[Any], None] | None) -> Any:
-            with refreshing(client), borrowed(connection, pool), refusals():
+        def read() -> Any:
+            with borrowed(connection, pool), server_errors():
                 try:
                     reply = connection.read_response(disable_decoding=True)
                 except NoScriptError:
@@ -94,7 +105,7 @@ class Script:
         """
         options = {NEVER_DECODE: True}
         rest = (len(keys), *keys, *args)
-        with cluster_errors(), refusals():
+        with server_errors():
             try:
                 return client.execute_command("EVALSHA", self.sha, *rest, **options)
             except NoScriptError:
@@ -111,8 +122,9 @@ def overlaps(client: Any, key: str) -> bool:
 
     The client needs a spare connection in the pool of the cluster node that stores ``key``.
     """
+    pool = getattr(client, "connection_pool", None)
     try:
-        pool = getattr(node_of(client, key), "connection_pool", None)
+        pool = pool or getattr(node_of(client, key), "connection_pool", None)
     except RedisError:
         return False
     return getattr(pool, "max_connections", 0) > SPARE_CONNECTIONS

@@ -151,8 +151,7 @@ class Store(Reading):
         With ``ahead``, send the script now, and with the retries only if that fails.
         """
         repeat = partial(script, self.client, keys, args)
-        can_send = runs_once(self.client) and overlaps(self.client, self.keys.schedule)
-        if not (ahead and can_send):
+        if not (ahead and overlaps(self.client, self.keys.schedule)):
             return repeat
         try:
             first = script.begin(self.client, keys, args)

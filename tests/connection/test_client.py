@@ -35,10 +35,9 @@ from redis.sentinel import (
 
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.borrowing import connection_of
-from redbeat.connection.cluster import cluster_errors
+from redbeat.connection.cluster import server_errors
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import refusals
 from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
 from redbeat.storage.client import build_client, get_redis, unretried
@@ -421,7 +420,7 @@ def test_nodes_of_a_cluster_in_each_form(closed_port: int) -> None:
 def test_each_error_of_a_cluster_is_an_error_of_redis(
     raised: Exception, expected: type[Exception]
 ) -> None:
-    with pytest.raises(expected), cluster_errors():
+    with pytest.raises(expected), server_errors():
         raise raised
 
 
@@ -434,7 +433,7 @@ def test_each_error_of_a_cluster_is_an_error_of_redis(
     ],
 )
 def test_a_server_that_refuses_writes_is_read_only(text: str, expected: type[Exception]) -> None:
-    with pytest.raises(ResponseError) as caught, refusals():
+    with pytest.raises(ResponseError) as caught, server_errors():
         raise ResponseError(text)
     assert type(caught.value) is expected
 
