@@ -26,7 +26,6 @@ from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
-from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
 from redbeat.storage.checks import explained
 from redbeat.storage.commands import PROBLEM
@@ -162,6 +161,10 @@ class Beat:
     def sent(self) -> int:
         """How many runs were sent."""
         return self.counters.sent
+
+    def totals(self) -> dict[str, int]:
+        """Return all counts since the start of this beat, by field. This method is thread-safe."""
+        return self.counters.totals()
 
     # -- the lock ------------------------------------------------------------------------------
 
@@ -540,7 +543,7 @@ class Beat:
                 app_zone=self.rules.zone,
             )
         except Exception as error:
-            if isinstance(error, InvalidEntryError) or not asks_itself(rule.schedule):
+            if isinstance(error, InvalidEntryError) or not rule.asks:
                 self._cannot_load(row, error, now)
             else:  # an error of users' code may be temporary
                 self._turn.add(self._failure(run, error, now), None)

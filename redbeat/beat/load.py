@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
-from datetime import timedelta, tzinfo
+from datetime import tzinfo
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import is_valid_text
@@ -22,20 +22,16 @@ from redbeat.entries.decide import Plan
 from redbeat.entries.definition import warn_if_too_short
 from redbeat.entries.history import History
 from redbeat.entries.run import Rule, Run
-from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Exclusion
-from redbeat.schedules.next_run import MIN_EVERY, finder_of
+from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.rows import Row
 
 #: Maximum number of rules of which other rules are copies with other names, and the maximum
 #: number of characters that they have in common.
 MOST_TWINS: Final = 1000
 LONGEST_TWIN: Final = 4096
-
-#: With longer intervals, the next run may be too late for a ``datetime``.
-LONGEST_EVERY: Final = timedelta(days=36500)
 
 #: Maximum number of rules that a beat keeps; each needs about 3 KiB.
 MOST_RULES: Final = 10_000
@@ -55,7 +51,6 @@ class Rules:
         self.zone = app.timezone
         self._conf = ensure_conf(app)
         self._entry_class = entry_class
-        self._templates = Templates(app, entry_class)
         self._codec = active_codec()
         self._rules: OrderedDict[str, Rule] = OrderedDict()
         #: The calendars, name -> JSON, and what some of them exclude in a time zone.
@@ -82,8 +77,7 @@ class Rules:
         codec = active_codec()
         if codec != self._codec or entry_class is not self._entry_class:
             self.forget()
-            self._templates, self._codec = Templates(self._app, entry_class), codec
-            self._entry_class = entry_class
+            self._codec, self._entry_class = codec, entry_class
 
     def use_calendars(self, texts: Mapping[str, str]) -> None:
         """Use these calendars from now on; ``texts`` maps their names to JSON."""
@@ -137,7 +131,7 @@ class Rules:
 
     def _decoded(self, row: Row, policy_text: str) -> Rule:
         assert row.definition is not None
-        entry = self._templates.loaded(row.definition, policy_text)
+        entry = self._entry_class.from_definition(self._app, row.definition, policy_text)
         if entry.key != row.key:
             problem = f"{entry.name!r} does not match the key of the entry"
             raise DecodeError("definition.name", problem)
@@ -150,16 +144,8 @@ class Rules:
             rules = replace(policy, misfire_grace_time=self._conf.cron_deadline)
         plan = Plan(entry.schedule, zone, rules, name)
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
-        texts, every = (row.definition, policy_text), interval_of(entry.schedule)
-        return Rule(row.key, name, *what, entry.schedule, policy, plan, *texts, every)
-
-
-def interval_of(one: Any) -> timedelta | None:
-    """Return the interval of a schedule, None if its runs are not just that far apart."""
-    if type(one) is not schedule or one.relative or finder_of(one) is None:
-        return None
-    every = one.run_every
-    return max(every, MIN_EVERY) if type(every) is timedelta and every < LONGEST_EVERY else None
+        texts, asks = (row.definition, policy_text), asks_itself(entry.schedule)
+        return Rule(row.key, name, *what, entry.schedule, policy, plan, *texts, asks)
 
 
 def run_of(row: Row, rule: Rule, now: float) -> Run:

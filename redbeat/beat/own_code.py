@@ -327,7 +327,7 @@ class OwnCode:
 
         One call in place of their six.
         """
-        if self._has_others or self.caller or (rule.every is None and _own_is_due(rule.schedule)):
+        if self._has_others or self.caller or (rule.asks and _own_is_due(rule.schedule)):
             return False
         task = self._tasks.get(rule.task)
         return task is None or (APPLY not in vars(task) and task.__class__.apply_async is CELERYS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from redbeat.entries.decide import Plan
@@ -32,7 +32,8 @@ class Rule:
     """What an entry says, decoded once for its texts and shared by its runs. It never changes.
 
     ``definition`` and ``policy_text`` are the stored texts. ``plan`` has the occurrences of the
-    schedule, without calendars. ``every`` is the interval of a schedule that is nothing else.
+    schedule, without calendars. ``asks`` is whether only the schedule itself can compute it; see
+    :func:`redbeat.schedules.next_run.asks_itself`.
     """
 
     key: str
@@ -47,7 +48,7 @@ class Rule:
     plan: Plan
     definition: str
     policy_text: str
-    every: timedelta | None = None
+    asks: bool = False
 
 
 @dataclass(slots=True)

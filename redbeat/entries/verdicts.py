@@ -30,7 +30,7 @@ from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
 from redbeat.schedules.calendars import Exclusion
-from redbeat.schedules.next_run import MIN_EVERY, asks_itself
+from redbeat.schedules.next_run import MIN_EVERY
 
 #: What becomes of an entry without further runs, or with too many failed runs.
 PARK, DISABLE, DELETE, PAUSE = "park", "disable", "delete", "pause"
@@ -334,7 +334,7 @@ def _forbids(known: Known, held: Hold, at: datetime) -> bool:
     if end is not None and at > end:
         return True
     grace = plan.policy.misfire_grace_time
-    if grace is None or asks_itself(plan.schedule) or known.never_ran:
+    if grace is None or known.rule.asks or known.never_ran:
         return False
     return from_timestamp(known.now) - plan.due_at(at) > timedelta(seconds=grace)
 
@@ -412,10 +412,10 @@ def _decision(known: Known) -> Decision:
     """Return which occurrence of the schedule is due, and when the entry is due next."""
     plan, history, now = known.plan, known.history, from_timestamp(known.now)
     anchor, runs = _anchor(known), history.total_run_count
-    if anchor is None or asks_itself(plan.schedule):
+    if anchor is None or known.rule.asks:
         return _asked(known, anchor, now)
     last = history.last_run_at or anchor
-    ahead = max(decide.aware(last), anchor) > now + AHEAD and known.state.at is not None
+    ahead = known.state.at is not None and max(decide.aware(last), anchor) > now + AHEAD
     if ahead:
         last = anchor = min(anchor, now)
     change = known.state.change
@@ -433,7 +433,7 @@ def _asked(known: Known, anchor: datetime | None, now: datetime) -> Decision:
     Such an entry can be looked at before it is due, because of a trigger or of the end of a run.
     """
     plan, due, runs = known.plan, known.due, known.history.total_run_count
-    asks = asks_itself(plan.schedule)
+    asks = known.rule.asks
     if due <= now or (decide.has_start(plan.schedule) and not asks):
         return decide.decide(plan, known.history.last_run_at or anchor, anchor, now, due, runs)
     if asks:
@@ -475,7 +475,7 @@ def _score_after(known: Known, state: State, *, counted: bool) -> float:
     """Return the next look after an occurrence was used up; ``counted`` if it was a run."""
     if not known.rule.enabled:
         return DISABLED
-    if asks_itself(known.plan.schedule):
+    if known.rule.asks:
         return known.now
     assert state.at is not None
     last, runs, _ = known.history
@@ -555,7 +555,7 @@ def _overlapping(known: Known, decision: Decision) -> Rest:
     known.note(logging.WARNING, SKIPS, name, at, before)
     state = _state_after(known, at.timestamp())
     score = score_of(decision.next_at)
-    if not asks_itself(known.plan.schedule):
+    if not known.rule.asks:
         score = _score_after(known, state, counted=False)
     rest = Rest(score, state, missed=decision.missed).told(known.now, SKIPPED, at)
     return _with_finish(known, rest)
@@ -563,7 +563,7 @@ def _overlapping(known: Known, decision: Decision) -> Rest:
 
 def _keep_due(known: Known, state: State) -> None:
     """Keep the nominal time of a first run, whose score is moved, in a new state."""
-    may_be_due = known.rule.enabled and (known.never_ran or asks_itself(known.plan.schedule))
+    may_be_due = known.rule.enabled and (known.never_ran or known.rule.asks)
     if state.due is None and may_be_due:
         state.due = known.due.timestamp()
 
@@ -722,7 +722,7 @@ def _unused(known: Known, rest: Rest) -> Rest:
         return rest
     assert rest.state.at is not None
     state, meta, score = _state_after(known, rest.state.at), None, rest.score
-    if asks_itself(known.plan.schedule):  # it is asked about the last run
+    if known.rule.asks:  # it is asked about the last run
         meta = _new_meta(state, from_timestamp(known.now), known.history.total_run_count)
     else:
         score = _score_after(known, state, counted=False)

@@ -16,7 +16,6 @@ from celery.schedules import crontab, schedstate, schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from redbeat.beat.load import interval_of
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries import verdicts
@@ -52,6 +51,7 @@ from redbeat.entries.verdicts import (
     with_inbox,
 )
 from redbeat.schedules.calendars import Calendar, Exclusion
+from redbeat.schedules.next_run import asks_itself
 from redbeat.schedules.one_time import clocked
 from redbeat.storage.rows import Row
 
@@ -68,8 +68,8 @@ def rule_of(times: Any = MINUTE, *, enabled: bool = True, **fields: Any) -> Rule
     policy = Policy.of(fields)
     texts = (json.dumps({"name": "entry", "task": "t", "fields": repr(fields)}), "")
     key, occurrences = "redbeat:entry", Plan(times, policy.zone or UTC, policy, "entry")
-    every = interval_of(times)
-    return Rule(key, "entry", "t", [], {}, {}, enabled, times, policy, occurrences, *texts, every)
+    asks = asks_itself(times)
+    return Rule(key, "entry", "t", [], {}, {}, enabled, times, policy, occurrences, *texts, asks)
 
 
 class Entry:
