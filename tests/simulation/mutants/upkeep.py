@@ -186,7 +186,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "prune-removes-all",
         "Entries of applications are removed together with removed static entries.",
         "beat/statics.py",
-        "return names - self._entries.keys() - self._refused if exclusive",
+        "return names - self.names - self._refused if exclusive",
         "return set(names) if exclusive",
         ("tests/beat/test_statics.py",),
     ),

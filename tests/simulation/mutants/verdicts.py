@@ -261,7 +261,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "clock-back-ignored",
         ("A history from a time before the clock of Redis went back is used as it is."),
         "entries/verdicts.py",
-        ("ahead = max(decide.aware(last), anchor) > now + AHEAD and known.state.at is not None"),
+        ("ahead = known.state.at is not None and max(decide.aware(last), anchor) > now + AHEAD"),
         "ahead = False",
         (
             "tests/entries/test_verdicts.py",
