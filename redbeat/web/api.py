@@ -12,7 +12,7 @@ import re
 from datetime import datetime, timedelta
 from importlib import resources
 from itertools import islice
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from flask import Blueprint, Response, abort, jsonify, request, url_for
 from flask.typing import ResponseReturnValue
@@ -23,16 +23,12 @@ from redbeat import __version__
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
 from redbeat.entries import edits, pauses, policy
-from redbeat.entries.runs import RunState
-from redbeat.entries.status import STATES
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
-from redbeat.management.doctor import KINDS as FINDING_KINDS
 from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.storage.store import store_of
-from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
-from redbeat.transfer.incoming import JSON_NAMES
+from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 
 from .auth import audit, problem, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
@@ -341,36 +337,15 @@ def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
 def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
-    The file ``openapi.json`` contains the whole document, except the parts that other modules
-    define, such as the fields of the policy.
+    The file ``openapi.json`` contains the whole document, except the fields of the policy.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     found["info"]["version"] = __version__
     found["servers"] = [{"url": root}]
-    limit = found["components"]["parameters"]["Limit"]["schema"]
-    limit.update(maximum=MAX_ITEMS, default=DEFAULT_ITEMS)
     schemas = found["components"]["schemas"]
-    values = {
-        "State": STATES,
-        "RunState": get_args(RunState),
-        "Sort": find.SORTS,
-        "FindingKind": FINDING_KINDS,
-    }
-    for name, choices in values.items():
-        schemas[name]["enum"] = list(choices)
     schemas["Policy"]["properties"] = {name: _policy_schema(name, False) for name in policy.FIELDS}
-    schemas["Fields"]["properties"] |= {
-        **{kind: {"type": ["string", "number"]} for kind in KINDS},
-        "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
-        **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
-        "queue": {
-            "type": ["string", "null"],
-            "description": "The queue to publish to, one of the options; null removes the queue.",
-        },
-        "enabled": {"type": "boolean"},
-        **{name: _policy_schema(name, True) for name in FIELDS if name in policy.FIELDS},
-    }
+    schemas["Fields"]["properties"] |= {name: _policy_schema(name, True) for name in POLICY}
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -39,6 +39,7 @@ class FormField(NamedTuple):
 
     ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` contains the valid
     values, the default first; ``choices`` is empty if the field allows any value of its type.
+    ``default`` is the text of the default value.
     """
 
     name: str
@@ -46,6 +47,7 @@ class FormField(NamedTuple):
     example: str
     description: str
     choices: tuple[str, ...] = ()
+    default: str = ""
 
     @property
     def label(self) -> str:
@@ -80,14 +82,12 @@ class FormField(NamedTuple):
 
 
 def _policy_field(name: str) -> FormField:
-    about = policy.FIELDS[name].metadata
-    default = getattr(policy.DEFAULT, name)
-    choices = about["type"].choices
-    if choices:
-        others = tuple(choice for choice in choices if choice != default)
-        choices = (default or "", *others)
+    about, value = policy.FIELDS[name].metadata, getattr(policy.DEFAULT, name)
+    default = "" if value is None else plain_text(value)
+    type_ = about["type"]
+    choices = tuple(dict.fromkeys((default, *type_.choices))) if type_.choices else ()
     example = about["example"].strip("'")
-    return FormField(name, about["type"].name, example, about["description"], choices)
+    return FormField(name, type_.name, example, about["description"], choices, default)
 
 
 SCHEDULE_FIELDS: Final = tuple(map(_policy_field, ("timezone", "start_time", "end_time")))
@@ -129,20 +129,13 @@ class EntryForm:
     conflict: Mapping[str, apply.Difference] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, data: Mapping[str, str]) -> EntryForm:
-        """Return the form that a POST request contains; a missing field keeps its stored value."""
-        texts = {
-            name: data[name].strip().replace("\r\n", "\n")
-            for name in (*FIELDS, *TEXTS)
-            if name in data
-        }
-        return cls(texts, data.get("seen", "").strip())
+    def read(cls, data: Mapping[str, str], names: Sequence[str] = (*FIELDS, *TEXTS)) -> EntryForm:
+        """Return the form in the fields ``names`` of a request.
 
-    @classmethod
-    def of_rule(cls, data: Mapping[str, str]) -> EntryForm:
-        """Return a form with only the rule and the time zone, from the query of a URL."""
-        names = ("kind", "rule", "timezone")
-        return cls({name: data[name].strip() for name in names if name in data})
+        A missing field keeps its stored value.
+        """
+        found = {name: data[name].strip().replace("\r\n", "\n") for name in names if name in data}
+        return cls(found, data.get("seen", "").strip())
 
     @classmethod
     def of_entry(cls, entry: Any) -> EntryForm:
@@ -162,17 +155,14 @@ class EntryForm:
         The fields are unfolded if a policy field has an error, or a value that is not the default.
         """
         return any(
-            self[each.name] not in ("", *each.choices[:1]) and self._differs(each)
+            each.name in self.errors or self[each.name] not in ("", each.default)
             for each in RULED_FIELDS
-        ) or any(each.name in self.errors for each in RULED_FIELDS)
+        )
 
     @property
     def warning(self) -> str:
         """A warning about a rule that is valid, or ""."""
         return rule_text.cron_warning(self["rule"]) if self["kind"] == "cron" else ""
-
-    def _differs(self, each: FormField) -> bool:
-        return self[each.name] != each.text_of(getattr(policy.DEFAULT, each.name))
 
     def add_error(self, error: InvalidEntryError | DecodeError) -> None:
         """Add an error to the invalid field, or to the whole form if no field is the cause."""
@@ -223,8 +213,6 @@ class EntryForm:
         table = {name: value for name, value in form.table().items() if value is not None}
         if form["paused"]:
             table["enabled"] = False
-        if not any(kind in table for kind in rule_text.KINDS):
-            raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
         return new_entry(schedule, form["name"], table)
 
     def preview(self, entry: Any) -> list[datetime]:

@@ -25,6 +25,9 @@ simulate = Blueprint("simulate", __name__)
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
+#: The fields of the form that define a rule.
+RULE: Final = ("kind", "rule", "timezone")
+
 #: The default time from the start of the simulated period to now, and from now to its end.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
@@ -76,7 +79,7 @@ def show() -> ResponseReturnValue:
     if entry is None:
         abort(409, f"The entry cannot be read: {record.problem}")
     now = now_of(seconds)
-    period, form = Period.read(now), EntryForm.of_rule(request.args)
+    period, form = Period.read(now), EntryForm.read(request.args, RULE)
     context: dict[str, Any] = {"name": name, "period": period, "form": form, "kinds": KINDS}
     changed = _changed(entry, form)
     found = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import redis
@@ -16,7 +16,12 @@ from openapi_spec_validator import validate
 
 from redbeat import Calendar, clocked, rrule
 from redbeat.entries.policy import FIELDS
+from redbeat.entries.runs import RunState
+from redbeat.entries.status import STATES
+from redbeat.management import doctor, find
 from redbeat.schedule import Schedule
+from redbeat.transfer import entry_file
+from redbeat.web.api import DEFAULT_ITEMS, MAX_ITEMS
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.cli.test_json import (
@@ -373,9 +378,20 @@ def test_the_schemas_have_the_documented_fields(browser: Browser) -> None:
         assert {*schemas[name]["properties"]} == {*fields}
     assert {*schemas["Triggered"]["properties"]} == {*DONE}
     fields = schemas["Fields"]["properties"]
+    assert {*fields} == {*entry_file.FIELDS}
     assert fields["jitter"]["type"] == ["number", "string", "null"]
     assert fields["overlap"]["enum"] == ["allow", "skip", "buffer_one", None]
     assert schemas["Policy"]["properties"]["overlap"]["enum"] == ["allow", "skip", "buffer_one"]
+
+
+def test_the_schemas_have_the_words_of_the_code(browser: Browser) -> None:
+    components = call(browser, "GET", "/openapi.json")["components"]
+    words = {"State": STATES, "RunState": get_args(RunState), "Sort": find.SORTS}
+    words["FindingKind"] = doctor.KINDS
+    for name, choices in words.items():
+        assert components["schemas"][name]["enum"] == [*choices]
+    limit = components["parameters"]["Limit"]["schema"]
+    assert (limit["maximum"], limit["default"]) == (MAX_ITEMS, DEFAULT_ITEMS)
 
 
 @pytest.mark.parametrize("span", ["0", "8d", "soon", "9" * 4000])
