@@ -47,7 +47,7 @@ from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_n
 from .entries.saving import entry_of
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
 from .errors import ConfigurationError, DecodeError, described
-from .metrics.extra import check_installed, serve_beat
+from .metrics import extra
 from .settings import LOG_EACH
 from .storage import client as clients
 from .storage.checks import layout_problem
@@ -166,10 +166,10 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         try:
             self._prepare(app, lock_key, lock_timeout, kwargs)
-            if lazy:
-                check_installed(conf_of(app))
-            else:
+            if not lazy:
                 self._start()
+            elif conf_of(app).metrics_port is not None:
+                extra.check_installed(extra.BEAT)
         except ConfigurationError as error:
             # Only Celery's beat service passes a file name. The service creates a lazy scheduler
             # only for the banner of ``celery beat``. Celery prints the error of a lazy scheduler as
@@ -298,7 +298,7 @@ class RedBeatScheduler(Scheduler):
         if conf.metrics_port is None:
             return None
         store = store_of(self.app, self.stores[0].client)
-        return serve_beat(conf, store, beat.health, beat.counters)
+        return extra.server_module(extra.BEAT).serve_beat(conf, store, beat.health, beat.totals)
 
     @cached_property
     def _wakeup(self) -> WakeUp:

@@ -8,7 +8,8 @@ holds, upkeep and suspects each name their part, puts a number into every file o
 The first turn of each tick is carried out in a thread: all parts are asked at once, and those that
 have answered go on, one after another. A server that does not answer, or to which no connection can
 be made, keeps only its own parts waiting, until the time-outs of its connections have passed. It
-delays the others once, when it falls silent between two turns of a tick.
+delays the others once, when it falls silent between two turns of a tick, or between a tick and the
+read of the list of active beats that follows it.
 
 The first part has the list of all active beats, because every beat works on the first part, as its
 leader or as a standby. From that list each beat computes which parts are its own. Two beats that
@@ -31,7 +32,6 @@ from redbeat.beat.stop_signals import HeldSignals
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.cluster import node_of
 from redbeat.errors import ConfigurationError, described
-from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
@@ -39,7 +39,6 @@ from redbeat.storage.layout import layout_of
 from redbeat.storage.rows import Reply
 from redbeat.storage.scripts import SPARE_CONNECTIONS
 from redbeat.storage.store import Store
-from redbeat.storage.views import Presence
 
 from .beat import MAX_TICK, Beat, Shared
 from .statics import Statics
@@ -102,13 +101,11 @@ class PartedBeat:
         self._leaving: set[int] = set()
         self._client = stores[0].client
         self._parts: dict[int, Part] = {}
-        self.counters = SummedCounters(self._beats, conf.metrics_entries)
         self.health = BeatHealth(self._clock)
         self.executor = _executor(self._client, conf, len(stores))
         #: The servers that failed, and the local time when to try each of them again.
         self._retry_at: dict[object, float] = {}
-        #: The list of beats, while it is being read, and when the last reading began.
-        self._reading: Future[list[Presence]] | None = None
+        #: The local times of the last read of the list of beats, and of the last tick of part 0.
         self._looked_at = self._first_ticked_at = -math.inf
         #: The local time of the last request of each beat to the first part.
         self._seen_at: dict[str, float] = {}
@@ -120,7 +117,14 @@ class PartedBeat:
     @property
     def sent(self) -> int:
         """How many runs were sent."""
-        return sum(part.beat.sent for part in [*self._parts.values()])
+        return sum(beat.sent for beat in self._beats())
+
+    def totals(self) -> dict[str, int]:
+        """Return the sums of all counts of the parts; see :meth:`Beat.totals`."""
+        totals: Counter[str] = Counter()
+        for beat in self._beats():
+            totals.update(beat.totals())
+        return totals
 
     # -- ticks ---------------------------------------------------------------------------------
 
@@ -217,8 +221,6 @@ class PartedBeat:
             next_at = self._next_at(part)
             waits = part.asked is not None or self._failed_server(part) is not None
             times.append(max(next_at, now + ANSWER_POLL) if waits else next_at)
-        if self._reading is not None:
-            times.append(now + ANSWER_POLL)
         return max(min(times) - now, 0.0)
 
     def _part(self, number: int) -> Part:
@@ -236,29 +238,21 @@ class PartedBeat:
     def _read_beats(self) -> None:
         """Read the list of active beats every second, and assign the parts again if it has changed.
 
-        Two round trips.
+        Two round trips, unless the first part did not answer its last tick.
         """
-        first, now, left = self._part(0), self._clock(), 0.0
-        if self._reading is None:
-            if now - self._looked_at < LOOK_INTERVAL:
-                return
-            self._looked_at = now
-            if first.asked is not None or not first.beat.available:
-                return
-            self._reading = self.executor.submit(self.stores[0].beats, FORGET_AFTER)
-            left = PATIENCE
-        if wait([self._reading], left).done:
-            reading, self._reading = self._reading, None
-            self._take_beats(first.beat, reading)
-
-    def _take_beats(self, first: Beat, reading: Future[list[Presence]]) -> None:
-        lock = self.locks[0]
+        part, lock = self._part(0), self.locks[0]
+        if self._clock() - self._looked_at < LOOK_INTERVAL:
+            return
+        self._looked_at = self._clock()
+        if part.asked is not None or not part.beat.available:
+            return
         try:
-            beats = [beat for beat in reading.result() if beat.locked is (lock is not None)]
+            found = self.stores[0].beats(FORGET_AFTER)
         except (RedisError, OSError) as error:
             logger.warning("beat: Cannot read which beats are active: %s", described(error))
             return
-        now, redis_now = self._clock(), first.time()
+        beats = [beat for beat in found if beat.locked is (lock is not None)]
+        first, now, redis_now = part.beat, self._clock(), part.beat.time()
         self._first_look, self._last_look = self._first_look or now, now
         self._seen_at.update({beat.token: now - (redis_now - beat.seen) for beat in beats})
         active = {beat.token for beat in beats if beat.seen >= redis_now - SEEN_WITHIN}
@@ -432,26 +426,6 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
         counts[owner] += 1
         result.append(owner)
     return result
-
-
-class SummedCounters(Counters):
-    """The sums of the counters of all shards; ``beats`` returns the beats of the shards."""
-
-    def __init__(self, beats: Callable[[], list[Any]], max_entries: int) -> None:
-        super().__init__(max_entries)
-        self._beats = beats
-
-    @property
-    def by_entry(self) -> bool:
-        """Whether the counters of every shard count each entry separately."""
-        return all(beat.counters.by_entry for beat in self._beats())
-
-    def totals(self) -> dict[str, int]:
-        """Return all counts since the start of the beat, by field. This method is thread-safe."""
-        totals: Counter[str] = Counter()
-        for beat in self._beats():
-            totals.update(beat.counters.totals())
-        return dict(totals)
 
 
 def _executor(client: Any, conf: RedBeatConfig, parts: int) -> Executor:

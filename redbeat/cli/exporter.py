@@ -10,7 +10,7 @@ import click
 
 from redbeat.cli.command import Console, command
 from redbeat.cli.options import option
-from redbeat.metrics.extra import serve_exporter
+from redbeat.metrics.extra import server_module
 
 PORT: Final = 9541
 
@@ -37,7 +37,7 @@ def exporter(console: Console, host: str, port: int) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    server = serve_exporter(console.schedule.app, host, port)
+    server = server_module("the exporter").serve_exporter(console.schedule.app, host, port)
     console.result({"url": server.url}, f"Metrics are at {server.url}")
     stop.wait()
     server.close()

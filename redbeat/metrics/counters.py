@@ -6,10 +6,9 @@ The Redis hash ``.<prefix>:stats`` contains the totals of all beats.
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
 from threading import Lock
 from typing import Final
 
@@ -54,10 +53,7 @@ class Buckets:
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
         """Return the number of values in each bucket, without empty buckets."""
-        ordered = sorted(values)
-        up_to = [bisect_right(ordered, bound) for bound in self.bounds]
-        spans = zip(self.fields, pairwise((0, *up_to, len(ordered))), strict=True)
-        return {field: end - begin for field, (begin, end) in spans if end > begin}
+        return Counter(map(self.field, values))
 
 
 LATENESS: Final = Buckets(
@@ -195,11 +191,6 @@ class Counters:
             del fields[field]
 
     # -- reading -------------------------------------------------------------------------------
-
-    @property
-    def by_entry(self) -> bool:
-        """Whether this beat has separate counts for each entry."""
-        return self._by_entry
 
     def totals(self) -> dict[str, int]:
         """Return all counts since the start of the beat, by field. This method is thread-safe."""

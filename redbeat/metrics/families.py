@@ -14,7 +14,7 @@ import redbeat
 from redbeat.entries.status import entries_of
 from redbeat.printing import get_logger, printable
 
-from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Buckets, Counters, split
+from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Buckets, split
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
@@ -29,9 +29,12 @@ MAX_OVERDUE: Final = 100
 
 Gauge = tuple[str, str, float | None]
 
+#: Returns the counts since the start of a beat, by field.
+Totals = Callable[[], Mapping[str, int]]
+
 
 def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
-    """Yield the counter metrics; ``totals`` maps fields to counts."""
+    """Yield the counters and the histograms; ``totals`` maps fields to counts."""
     by_label = _counts_by_label(totals)
     for kind, text in KINDS.items():
         yield core.CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
@@ -45,6 +48,10 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     yield core.CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips
     )
+    lateness = "Lateness of runs: seconds from the due time until the message was published."
+    yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
+    ticks = "Duration of ticks in seconds, without the wait between ticks."
+    yield _histogram("redbeat_tick_duration_seconds", ticks, TICK, totals)
 
 
 def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -57,14 +64,6 @@ def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
             label = printable(name, MAX_LABEL)
             counts[kind][label] = counts[kind].get(label, 0) + number
     return counts
-
-
-def histograms_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
-    """Yield the histogram metrics; ``totals`` maps fields to counts."""
-    lateness = "Lateness of runs: seconds from the due time until the message was published."
-    yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
-    ticks = "Duration of ticks in seconds, without the wait between ticks."
-    yield _histogram("redbeat_tick_duration_seconds", ticks, TICK, totals)
 
 
 def _histogram(name: str, text: str, buckets: Buckets, totals: Mapping[str, int]) -> core.Metric:
@@ -154,20 +153,16 @@ class BeatCollector(Collector):
     """
 
     def __init__(
-        self, health: BeatHealth, counters: Counters, take: Callable[[], Snapshot | None]
+        self, health: BeatHealth, totals: Totals, take: Callable[[], Snapshot | None]
     ) -> None:
-        self._health = health
-        self._counters = counters
-        self._take_snapshot = take
+        self._health, self._totals, self._take_snapshot = health, totals, take
 
     def collect(self) -> Iterator[core.Metric]:
         """Yield the metrics. Takes three round trips, or none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
         yield from health_gauges(health.leads, health.tick_age, health.redis_up)
-        totals = self._counters.totals()
-        yield from counters_of(totals)
-        yield from histograms_of(totals)
+        yield from counters_of(self._totals())
         if snapshot is not None:
             yield from schedule_gauges(snapshot)
 
@@ -180,8 +175,7 @@ class RedisCollector(Collector):
     """
 
     def __init__(self, take: Callable[[], Snapshot], max_entries: int) -> None:
-        self._take_snapshot = take
-        self._max_entries = max_entries
+        self._take_snapshot, self._max_entries = take, max_entries
 
     def collect(self) -> Iterator[core.Metric]:
         """Yield the metrics. Three round trips."""
@@ -190,9 +184,7 @@ class RedisCollector(Collector):
             yield from health_gauges(None, None, False)
             return
         yield from health_gauges(snapshot.leads, snapshot.tick_age, True)
-        totals = snapshot.totals(self._max_entries)
-        yield from counters_of(totals)
-        yield from histograms_of(totals)
+        yield from counters_of(snapshot.totals(self._max_entries))
         yield from schedule_gauges(snapshot)
 
     def ready(self) -> ProbeResult:

@@ -20,8 +20,8 @@ from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
 from redbeat.storage.store import Store, store_of
 
-from .counters import Counters
-from .families import BeatCollector, RedisCollector
+from .extra import BEAT
+from .families import BeatCollector, RedisCollector, Totals
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot, take_snapshot
 
@@ -48,31 +48,21 @@ MAX_AGE: Final = 60.0
 CLOSE_TIMEOUT: Final = 0.5
 
 Probe = Callable[[], ProbeResult]
+WSGI = Callable[..., Any]
 
 
 class Server:
-    """The metrics server of a process, which runs in its own threads until :meth:`close`.
+    """Serves ``app`` in threads of its own until :meth:`close`.
 
     The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
     ``port``. The error message names ``setting``, the setting or option to change.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        collectors: Iterable[Collector],
-        alive: Probe,
-        ready: Probe,
-        setting: str,
-    ) -> None:
-        registry = CollectorRegistry()
-        for collector in collectors:
-            registry.register(collector)
+    def __init__(self, host: str, port: int, app: WSGI, setting: str) -> None:
         #: The open sockets by file descriptor. Waitress updates this dict.
         self._sockets: dict[int, Any] = {}
         self._server = create_server(
-            _routes(registry, {"/healthz": alive, "/readyz": ready}),
+            app,
             map=self._sockets,
             sockets=[_listen(host, port, setting)],
             ident=None,
@@ -121,8 +111,11 @@ def _listen(host: str, port: int, setting: str) -> socket.socket:
         ) from error
 
 
-def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[..., Any]:
-    metrics = make_wsgi_app(registry)
+def _app(collectors: Iterable[Collector], alive: Probe, ready: Probe) -> WSGI:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    metrics, probes = make_wsgi_app(registry), {"/healthz": alive, "/readyz": ready}
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         path = environ["PATH_INFO"]
@@ -144,10 +137,10 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
-def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
-    """Serve the metrics and the health checks of one beat.
+def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, totals: Totals) -> Server:
+    """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
 
-    :func:`redbeat.metrics.extra.serve_beat` calls this function.
+    Raises :exc:`ConfigurationError` if the port is in use.
     """
     assert conf.metrics_port is not None
     # Do not use the beat's store: the store is not thread-safe, and counts the beat's round trips.
@@ -156,9 +149,9 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
     def take() -> Snapshot | None:
         return take_snapshot(scrape_store, conf) if _has_spare(scrape_store.client) else None
 
-    collectors = (BeatCollector(health, counters, take), ProcessCollector(registry=None))
-    address = (conf.metrics_host, conf.metrics_port)
-    server = Server(*address, collectors, health.alive, health.ready, "redbeat_metrics_port")
+    collectors = (BeatCollector(health, totals, take), ProcessCollector(registry=None))
+    app = _app(collectors, health.alive, health.ready)
+    server = Server(conf.metrics_host, conf.metrics_port, app, BEAT)
     logger.info("beat: Metrics are at %s", server.url)
     return server
 
@@ -166,11 +159,11 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
     """Serve the metrics of all beats of a schedule, which the server reads from Redis.
 
-    :func:`redbeat.metrics.extra.serve_exporter` calls this function.
+    Raises :exc:`ConfigurationError` if the port is in use.
     """
     conf, store = ensure_conf(app), store_of(app)
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
-    return Server(host, port, [collector], _alive, collector.ready, "--port")
+    return Server(host, port, _app([collector], _alive, collector.ready), "--port")
 
 
 def _has_spare(client: Any) -> bool:

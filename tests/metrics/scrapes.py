@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat.entries.status import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
-from redbeat.metrics.families import counters_of, health_gauges, histograms_of, schedule_gauges
+from redbeat.metrics.families import counters_of, health_gauges, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
 from redbeat.storage.views import Counts
 from tests.waiting import wait_until
@@ -96,7 +96,6 @@ def own_names() -> set[str]:
     families = (
         *health_gauges(True, 1.0, True),
         *counters_of(totals),
-        *histograms_of(totals),
         *schedule_gauges(found),
     )
     return {sample.name for family in families for sample in family.samples}

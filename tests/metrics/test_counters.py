@@ -56,7 +56,6 @@ def test_too_many_entries_are_counted_together(counters: Counters) -> None:
     counters.confirm(3)
     counters.dispatched("a", None)
     assert counters.totals() == {"dispatched": 1}
-    assert not counters.by_entry
 
 
 def test_entries_that_come_and_go_do_not_add_up(counters: Counters) -> None:

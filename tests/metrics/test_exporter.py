@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat.beat.lock import new_token
 from redbeat.errors import EX_CONFIG
-from redbeat.metrics.extra import serve_exporter
+from redbeat.metrics.server import serve_exporter
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
 from tests.metrics.conftest import begin_beat, begin_exporter
@@ -171,7 +171,7 @@ def test_the_command_serves_until_a_signal(
         os.kill(os.getpid(), signal.SIGTERM)
         return server
 
-    monkeypatch.setattr("redbeat.cli.exporter.serve_exporter", serve)
+    monkeypatch.setattr("redbeat.metrics.server.serve_exporter", serve)
     try:
         ran = run_command(app, "exporter", "--port", str(unused_port), *words)
     finally:

@@ -233,7 +233,7 @@ def test_counters_add_up(world: World) -> None:
     save(world, 30)
     beat = start(world)
     run([beat])
-    assert shards_of(beat).counters.totals()["dispatched"] == 30
+    assert shards_of(beat).totals()["dispatched"] == 30
     assert shards_of(beat).health.ready().ok
     snapshot = take_snapshot(store_of(world.app), ensure_conf(world.app))
     assert snapshot.totals(100)["dispatched"] == 30
