@@ -86,7 +86,7 @@ def list_(
     filters = find.Filter.of(pattern, task, None, static, due_before, states or STATES)
     records: Iterable[Record]
     if sort == "due":
-        found = find.Search(console.schedule, filters, shared=True).pages()
+        found = find.Search(console.schedule, filters).pages()
         records = islice(chain.from_iterable(found), limit)
     else:
         records = find.in_order(console.schedule, filters, sort, limit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -308,10 +308,20 @@ def _encode_cron_field(cron: crontab, name: str) -> Any:
 def _decode_crontab(tagged: Tagged) -> crontab:
     fields = {key: _decode_cron_field(key, tagged[key]) for key in CRON_FIELDS if key in tagged}
     try:
-        return crontab(**fields)
+        if list in map(type, fields.values()):
+            return crontab(**fields)
+        cron = crontab.__new__(crontab)
+        cron.__dict__.update(vars(_parsed(*fields.items())))
+        return cron
     except Exception as error:
         # Celery's crontab parser raises ParseException and several built-in errors.
         raise DecodeError(_wrong_cron_field(fields), str(error).strip()) from error
+
+
+@lru_cache(maxsize=1000)
+def _parsed(*fields: tuple[str, Any]) -> crontab:
+    """Return the crontab with some fields. To parse them takes longer than to read an entry."""
+    return crontab(**dict(fields))
 
 
 def _decode_cron_field(key: str, value: Any) -> Any:

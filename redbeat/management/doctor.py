@@ -15,7 +15,6 @@ from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries import decide, edits, status
 from redbeat.entries.calendars import decode_calendars
-from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.snapshot import count_entries
@@ -92,16 +91,16 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         yield Finding("shards", "", problem, "use the same number of shards everywhere")
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
-    templates, calendars = Templates(schedule.app, schedule.entry_class), store.calendars()
+    calendars = store.calendars()
     for page in pages_of(store):
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
         findings = [
-            finding for row in page.rows for finding in _of_row(row, templates, calendars, page.now)
+            finding for row in page.rows for finding in _of_row(row, schedule, calendars, page.now)
         ]
         yield from _repaired(store, findings, fix)
     yield from _busy(minutes)
-    yield from _outside(store, templates)
+    yield from _outside(store, schedule)
 
 
 def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
@@ -141,7 +140,7 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_row(
-    row: views.Shown, templates: Templates, calendars: Mapping[str, str], now: float
+    row: views.Shown, schedule: Schedule, calendars: Mapping[str, str], now: float
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
@@ -157,7 +156,7 @@ def _of_row(
         yield Finding("overdue", key, overdue_text(overdue), LOOK)
     failures = _failures(row, now)
     try:
-        entry = _entry_of(row, templates)
+        entry = _entry_of(row, schedule)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
         entry.occurrence_plan()  # a missing calendar raises an error here
         problem = wrong_score(row, entry, now)
@@ -193,11 +192,11 @@ LOOK: Final = "check the entry's history, the log of its worker, and whether a b
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
-def _entry_of(row: views.Shown, templates: Templates) -> RedBeatSchedulerEntry:
+def _entry_of(row: views.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
     """Return the entry of a row; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
-    entry = templates.entry_of(row.stored)
+    entry: RedBeatSchedulerEntry = schedule._entry_of(row.stored)
     if entry.key != row.key:
         raise DecodeError(
             "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
@@ -273,17 +272,17 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
 # -- entries that are not in the sorted set --------------------------------------------------------
 
 
-def _outside(store: Store, templates: Templates) -> Iterator[Finding]:
+def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
     """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
     for found in keys_outside(store):
         for keys in commands.batches(found):
             for row in store.read(keys).rows:
-                yield _of_outside(row, encodable(store.keys.name_of(row.key)), templates)
+                yield _of_outside(row, encodable(store.keys.name_of(row.key)), schedule)
 
 
-def _of_outside(row: views.Shown, name: str, templates: Templates) -> Finding:
+def _of_outside(row: views.Shown, name: str, schedule: Schedule) -> Finding:
     try:
-        _entry_of(row, templates)
+        _entry_of(row, schedule)
     except Exception as error:  # a schedule class may raise any error
         problem = f"is stored, but not in the schedule, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)

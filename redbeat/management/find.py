@@ -20,7 +20,6 @@ from redbeat.connection.retrying import is_retriable
 from redbeat.entries import status
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.policy import in_utc
-from redbeat.entries.templates import Templates
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable, get_logger
@@ -333,13 +332,9 @@ def keys_outside(store: Store) -> Iterator[list[str]]:
 
 
 class Search:
-    """Reads the entries of a schedule that match a filter, each entry exactly once.
+    """Reads the entries of a schedule that match a filter, each entry exactly once."""
 
-    If ``shared`` is true, entries with equal schedules share one schedule object. Shared objects
-    save time and memory, but the caller must not change the objects.
-    """
-
-    def __init__(self, schedule: Schedule, filters: Filter, shared: bool = False) -> None:
+    def __init__(self, schedule: Schedule, filters: Filter) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
         #: Converts keys to entry names.
@@ -353,7 +348,6 @@ class Search:
         #: Whether several pages were read: an entry may have moved to another page between two
         #: reads.
         self._moving = False
-        self._templates = Templates(schedule.app, schedule.entry_class) if shared else None
 
     def pages(self) -> Iterator[list[status.Record]]:
         """Yield lists of records in due order; see :meth:`~redbeat.Schedule.records`."""
@@ -456,7 +450,7 @@ class Search:
             if self._seen.add(row.key)
             and filters.admits(encodable(name_of(row.key)), row.static, row.score)
         ]
-        found = _records(self._schedule, page._replace(rows=rows), self._templates)
+        found = _records(self._schedule, page._replace(rows=rows))
         return list(filter(filters.takes, found))
 
 
@@ -474,11 +468,10 @@ def in_order(
     """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
     The names and keys are sorted in memory, at most about ``limit`` of them, and the entries are
-    read in sorted order. Entries that were deleted during the sort are omitted. The records may
-    share schedule objects. Takes as many round trips as :meth:`~redbeat.Schedule.records`, and one
-    more per 500 entries of the result.
+    read in sorted order. Entries that were deleted during the sort are omitted. Takes as many
+    round trips as :meth:`~redbeat.Schedule.records`, and one more per 500 entries of the result.
     """
-    value, search = ORDERS[order], Search(schedule, filters, shared=True)
+    value, search = ORDERS[order], Search(schedule, filters)
     if order == "name" and filters._replace(pattern=None) in (Filter(), Filter(states=ALL_STATES)):
         # The keys contain the names, so the entries need not be read to sort the names.
         name_of = search.keys.name_of
@@ -488,7 +481,7 @@ def in_order(
         places = ((value(record), record.name, record.key) for record in found)
     ordered = sorted(places) if limit is None else nsmallest(limit, places)
     for batch in batches(key for _, _, key in ordered):
-        yield from Search(schedule, Filter(), shared=True).read(batch)
+        yield from Search(schedule, Filter()).read(batch)
 
 
 def browse(
@@ -540,14 +533,11 @@ def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None
     return page, next(iter(_records(schedule, page)), None)
 
 
-def _records(
-    schedule: Schedule, page: Page, templates: Templates | None = None
-) -> list[status.Record]:
+def _records(schedule: Schedule, page: Page) -> list[status.Record]:
     """Return the records of a page; skip entries that were deleted during the search."""
-    name_of, load = store_of(schedule.app).keys.name_of, schedule._entry_of
-    load = load if templates is None else templates.entry_of
+    name_of = store_of(schedule.app).keys.name_of
     return [
-        status.record_of(row, encodable(name_of(row.key)), page.now, load)
+        status.record_of(row, encodable(name_of(row.key)), page.now, schedule._entry_of)
         for row in page.rows
         if row.definition is not None or row.score is not None
     ]

@@ -21,7 +21,6 @@ from redbeat.entries import changes, lazy, pauses, runs, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
@@ -97,7 +96,7 @@ def _one_line(field: str, text: str) -> str:
 
 def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield a calendar or an entry for each line; ignore empty lines."""
-    number, templates = 0, Templates(schedule.app, schedule.entry_class)
+    number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
@@ -105,7 +104,7 @@ def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
             _skip_line(file, line)
             yield fail(where, InvalidEntryError("line", f"is longer than {MAX_LINE} bytes"))
         elif line.strip():
-            yield read_safely(where, partial(_read, templates, where, line))
+            yield read_safely(where, partial(_read, schedule, where, line))
 
 
 def _skip_line(file: IO[bytes], line: bytes) -> None:
@@ -114,14 +113,15 @@ def _skip_line(file: IO[bytes], line: bytes) -> None:
         line = file.readline(MAX_LINE)
 
 
-def _read(templates: Templates, where: str, text: bytes) -> Incoming:
+def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
     line = _object(text)
     if "calendar" in line:
         return Incoming(where, calendar=_calendar(line))
     line = _checked_entry(line)
     name = line["definition"]["name"]
     policy, meta, runtime = (_json_text(line.get(field)) for field in ("policy", "meta", "runtime"))
-    entry = templates.new(line["definition"], policy)
+    definition = json.dumps(line["definition"])
+    entry = schedule.entry_class.from_definition(schedule.app, definition, policy)
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
@@ -229,10 +229,9 @@ def export_lines(schedule: Schedule, history: bool = False) -> Iterator[Exported
     store = store_of(schedule.app)
     for name, text in sorted(store.calendars().items()):
         yield _exported_calendar(name, text)
-    templates = Templates(schedule.app, schedule.entry_class)
     for page in pages_of(store, history=history):
         for row in page.rows:
-            yield _exported(templates, store.keys, row, history)
+            yield _exported(schedule, store.keys, row, history)
 
 
 def _exported_calendar(name: str, text: str) -> Exported:
@@ -244,12 +243,12 @@ def _exported_calendar(name: str, text: str) -> Exported:
     return Exported(label, json.dumps({"calendar": name, **fields}), is_calendar=True)
 
 
-def _exported(templates: Templates, keys: Keys, row: Shown, history: bool) -> Exported:
+def _exported(schedule: Schedule, keys: Keys, row: Shown, history: bool) -> Exported:
     key = encodable(row.key)
     if row.problem or row.definition is None:
         return Exported(key, "", row.problem or "it has no definition")
     try:
-        entry = templates.loaded(row.definition, row.policy)
+        entry = schedule.entry_class.from_definition(schedule.app, row.definition, row.policy)
         if keys.entry(str(entry.name)) != row.key:
             problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
