@@ -225,17 +225,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             if value is not None:
                 setattr(self, field, value)
         if self.timezone is not None:
-            self._apply_timezone()
+            # Celery and Sentry read the time zone of the schedule.
+            with suppress(InvalidEntryError):  # save() reports an unknown time zone
+                zone: Any = Policy.of({"timezone": self.timezone}).zone
+                self.schedule = in_zone(self.schedule, zone)
         # A last run that the caller passed counts as a change to save; the default last run does
         # not.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
-
-    def _apply_timezone(self) -> None:
-        """Copy the entry's time zone to the schedule, where Celery and Sentry read the zone."""
-        with suppress(InvalidEntryError):  # save() reports an unknown time zone
-            zone = Policy.of({"timezone": self.timezone}).zone
-            if zone is not None:
-                self.schedule = in_zone(self.schedule, zone)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -453,10 +449,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         run = self.run
         if run is None:
             return self.decision_at(self._current_time())
-        decision = run.decision
-        if decision is None:
-            decision = run.decision = self.decision_at(run.now, run.due)
-        return decision
+        if run.decision is None:
+            run.decision = self.decision_at(run.now, run.due)
+        return run.decision
 
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
@@ -760,7 +755,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         This method and :meth:`save` make the same checks.
         """
         texts = self.texts()
-        self.writable_key()
         saving.check_history(self)
         definitions.warn_if_too_short(self.name, self.schedule)
         if decide.has_start(self.schedule) and not self.policy_field("exclude"):
@@ -840,21 +834,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def warn_if_finished(self) -> None:
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
-        if self.enabled and self._has_finished():
+        if not self.enabled:
+            return
+        finished, anchor = self.runs_left == 0, self.anchor
+        if not (finished or anchor is None or asks_itself(self.schedule)):
+            finished = self.occurrence_plan().after(anchor) is None
+        if finished:
             logger.warning(
                 "Entry %s stays finished: nothing is left to run. To run the entry again, save it "
                 "with another schedule, max_runs or last_run_at, or with total_run_count = 0",
                 self.name,
             )
-
-    def _has_finished(self) -> bool:
-        """Return True if the entry has no more runs after its most recent run."""
-        if self.runs_left == 0:
-            return True
-        anchor = self.anchor
-        if anchor is None or asks_itself(self.schedule):
-            return False
-        return self.occurrence_plan().after(anchor) is None
 
     # -- operating --------------------------------------------------------------------------------
 
