@@ -72,8 +72,6 @@ def year_length(year: int) -> int:
 
 DayTest = Callable[[date], bool]
 
-#: The number of years after which the calendar repeats, with the same weekday for each date.
-CYCLE = 400
 #: The number of years after which a search for an allowed day stops.
 YEARS = 100
 #: The number of days that a search tests one by one before it computes the days of each year.
@@ -136,17 +134,6 @@ class DaySet:
             days = [sunday + after for after in self.easter if sunday + after in days]
         spend(len(days) * (1 + len(self.easter) // 64))
         return tuple(day for day in days if first + DAY * day in self)
-
-    @cached_property
-    def in_cycle(self) -> int:
-        """The number of allowed days in 400 years. The calendar repeats after 400 years.
-
-        For rules with BYEASTER, the number is 0, because the dates of Easter do not repeat after
-        400 years.
-        """
-        if self.easter:
-            return 0
-        return sum(len(self.in_year(date(year, 1, 1))) for year in range(2000, 2000 + CYCLE))
 
     def _kind(self, year: int) -> Hashable:
         """Return a cache key for a year; years with equal keys have the same allowed days."""

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from itertools import islice
 from math import gcd
 
 from redbeat.errors import TooManyStepsError
 
 from . import daysets
-from .counting import Times, is_computed, nth_from
 from .daysets import DaySet
-from .steps import measured, once, spend
+from .steps import spend
 
-#: A step is as long as this number of tests of a slot.
+#: A step is as long as this number of tests of a slot; a day without a slot takes as many steps.
 FAST = 8
+
+#: The hours, minutes and seconds of the occurrences in a period.
+Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def _matching(slots: Iterable[int], matches: Callable[[int], bool]) -> Iterator[int]:
@@ -58,11 +60,11 @@ class Slots:
     @cached_property
     def per_day(self) -> int:
         """The number of periods in a day."""
-        return daysets.UNIT[daysets.DAILY] // daysets.UNIT[self.freq]
+        return daysets.DAY // daysets.UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
         """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
-        first = self._first_slot(day)
+        first = self.first_of(day)
         since = max(since, first)
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
@@ -74,24 +76,7 @@ class Slots:
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
         return _matching(allowed, lambda slot: (slot - first) % self.interval == 0)
 
-    def days_without(self, day: int) -> int | None:
-        """Return the number of days from ``day`` to the first day with a slot.
-
-        Returns 0 if ``day`` itself has a slot, and None if no day has a slot.
-        """
-        if len(self._allowed) == self.per_day:
-            return self._first_slot(day) // self.per_day
-        once(id(self), len(self._allowed) // FAST)
-        cycle, days_with_slot = self._cycle
-        if not days_with_slot:
-            return None
-        index = bisect_left(days_with_slot, day % cycle)
-        following = (
-            days_with_slot[index] if index < len(days_with_slot) else days_with_slot[0] + cycle
-        )
-        return following - day % cycle
-
-    def _first_slot(self, day: int) -> int:
+    def first_of(self, day: int) -> int:
         """Return the first slot at or after the start of ``day`` that ``interval`` selects.
 
         If the returned slot is ``per_day`` or more, the slot is on a later day.
@@ -99,16 +84,10 @@ class Slots:
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
-    def _cycle(self) -> tuple[int, tuple[int, ...]]:
-        """The number of days after which the slots repeat, and the days of the cycle with a slot.
-
-        A day has a slot if the day solves ``day * per_day + slot = base``, modulo ``interval``.
-        """
+    def may_occur(self) -> bool:
+        """Whether ``interval`` ever selects an allowed slot, on any day."""
         common = gcd(self.per_day, self.interval)
-        cycle, base = self.interval // common, self.base
-        inverse = pow(self.per_day // common, -1, cycle)
-        slots = [slot for slot in self._allowed if (base - slot) % common == 0]
-        return cycle, tuple(sorted({(base - slot) // common * inverse % cycle for slot in slots}))
+        return any((slot - self.base) % common == 0 for slot in self._allowed)
 
     @cached_property
     def _allowed(self) -> Sequence[int]:
@@ -156,7 +135,6 @@ class Recurrence:
     interval: int
     start: datetime
     wkst: int
-    count: int | None
     plain: bool = field(compare=False)
     setpos: tuple[int, ...]
     days: DaySet
@@ -173,21 +151,11 @@ class Recurrence:
         """Return the first occurrence within a century after ``wall``, or None."""
         low = max(wall.replace(microsecond=0) + daysets.SECOND, self.start)
         try:
-            occurrence = self._search(low)
+            return self._search(low)
         except TooManyStepsError:
             raise
         except (ValueError, OverflowError):
             return None  # the occurrence would be after the year 9999
-        if occurrence is None or (self.count is not None and occurrence > self.last):
-            return None
-        return occurrence
-
-    @property
-    def last(self) -> datetime:
-        """The last occurrence that ``count`` allows."""
-        last, cost = _last_counted(self)
-        once(id(self), cost)
-        return last
 
     def _search(self, low: datetime) -> datetime | None:
         # All periods of a day or less have the same occurrences, relative to the start of the
@@ -227,18 +195,18 @@ class Recurrence:
             since = 0 if day > first else (low - midnight) // unit
             for slot in self._slots.of_day(day.toordinal(), since):
                 yield midnight + slot * unit
-            day = self._day_from(day + daysets.UNIT[daysets.DAILY])
+            day = self._day_from(day + daysets.DAY)
 
     def _day_from(self, day: date) -> date | None:
         """Return the first allowed day at or after ``day`` that contains a period of the rule."""
-        last_year, allowed = day.year + YEARS, self.days.first_from(day)
-        while allowed is not None and allowed.year <= last_year:
-            days_without = self._slots.days_without(allowed.toordinal())
-            if days_without == 0:
+        slots, allowed = self._slots, self.days.first_from(day)
+        while slots.may_occur and allowed is not None and allowed.year <= day.year + YEARS:
+            number = allowed.toordinal()
+            if next(iter(slots.of_day(number, 0)), None) is not None:
                 return allowed
-            if days_without is None:
-                return None
-            allowed = self.days.first_from(allowed + days_without * daysets.UNIT[daysets.DAILY])
+            spend(FAST)
+            ahead = max(slots.first_of(number) // slots.per_day, 1)
+            allowed = self.days.first_from(allowed + ahead * daysets.DAY)
         return None
 
     @cached_property
@@ -273,7 +241,7 @@ class Recurrence:
         day = self.days.first_from(max(period, low).date())
         while day is not None and self._index_of(day) == index:
             yield day
-            day = self.days.first_from(day + daysets.UNIT[daysets.DAILY])
+            day = self.days.first_from(day + daysets.DAY)
 
     def _index_of(self, day: date) -> int:
         return daysets.period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
@@ -333,22 +301,3 @@ def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | No
             if later < len(seconds):
                 return hour, minute, seconds[later]
     return None
-
-
-@lru_cache(maxsize=512)
-def _last_counted(rule: Recurrence) -> tuple[datetime, int]:
-    return measured(partial(_find_last, rule))
-
-
-def _find_last(rule: Recurrence) -> datetime:
-    count = rule.count or 0
-    if is_computed(rule):
-        return nth_from(rule, rule.start, count)
-    endless, last = replace(rule, count=None), rule.start - daysets.SECOND
-    for _ in range(count):
-        spend(PERIOD)
-        following = endless.next_wall(last)
-        if following is None:
-            break
-        last = following
-    return last

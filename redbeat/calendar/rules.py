@@ -9,26 +9,13 @@ from typing import Any, Literal, get_args
 from .daysets import HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, DaySet
 from .recurrence import Recurrence
 
+Name = Literal["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
+Lower = Literal["yearly", "monthly", "weekly", "daily", "hourly", "minutely", "secondly"]
 #: The names of the frequencies in RFC 5545, in upper and lower case.
-Frequency = Literal[
-    "YEARLY",
-    "MONTHLY",
-    "WEEKLY",
-    "DAILY",
-    "HOURLY",
-    "MINUTELY",
-    "SECONDLY",
-    "yearly",
-    "monthly",
-    "weekly",
-    "daily",
-    "hourly",
-    "minutely",
-    "secondly",
-]
+Frequency = Literal[Name, Lower]
 
 #: The number of each frequency, from ``YEARLY`` to ``SECONDLY``, as in dateutil.
-FREQUENCIES = {name: number for number, name in enumerate(get_args(Frequency)[: SECONDLY + 1])}
+FREQUENCIES = {name: number for number, name in enumerate(get_args(Name))}
 
 # The smallest and the largest valid value of each argument. If the smallest value is negative, 0 is
 # invalid, except for the arguments in WITH_ZERO.
@@ -89,7 +76,6 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
         interval=fields["interval"],
         start=start,
         wkst=wkst,
-        count=None if fields["count"] is None else positive("count", fields["count"]),
         plain=all(fields[name] is None for name in (*RANGES, "byweekday")),
         setpos=by["bysetpos"],
         days=DaySet(

@@ -341,10 +341,10 @@ def _rule_phrase(schedule: rrule) -> str:
         raise TooComplex
     text = _every(rule) if rule.interval > 1 else _plain(rule)
     text += _positions(rule)
-    if rule.interval > 1 or rule.count or zones.as_utc(schedule.start) > zones.EPOCH:
+    if rule.interval > 1 or schedule.count or zones.as_utc(schedule.start) > zones.EPOCH:
         text += f", from {moment(zones.as_utc(schedule.start).astimezone(zone))}"
-    if rule.count:
-        text += f", {rule.count} times in all" if rule.count > 1 else ", once in all"
+    if schedule.count:
+        text += f", {schedule.count} times in all" if schedule.count > 1 else ", once in all"
     if schedule.until:
         text += f", until {moment(schedule.until.astimezone(zone))}"
     return f"{text}, {zone_label(zone)}"

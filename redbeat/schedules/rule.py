@@ -14,18 +14,23 @@ from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.calendar import zones
-from redbeat.calendar.counting import is_computed, nth_from, number_between
-from redbeat.calendar.daysets import UNIT
+from redbeat.calendar.daysets import DAY, UNIT
 from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.steps import bounded, measured, once, spend
 from redbeat.calendar.times import plain_datetime
-from redbeat.calendar.walltime import END, TICK, at_offset, next_instant, offset_spans
+from redbeat.calendar.walltime import (
+    END,
+    TICK,
+    at_offset,
+    instant_of,
+    next_instant,
+    offset_spans,
+)
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
-DAY = timedelta(days=1)
 #: The steps of a search in a rule, except for its periods and days.
 SEARCH = 12
 
@@ -35,22 +40,25 @@ class ZonedRule:
     """Computes the instants of the occurrences of ``rule``, which uses wall-clock time in ``zone``.
 
     ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is before ``start``.
-    If the rule repeats in real time, ``count`` counts instants: an hour that DST repeats counts
-    twice, and an hour that DST skips does not count. If the rule repeats in wall-clock time,
-    ``count`` counts wall-clock times, because each wall-clock time has exactly one run.
+    ``count`` counts instants: if the rule repeats in real time, an hour that DST repeats counts
+    twice, and an hour that DST skips does not count.
     """
 
     rule: Recurrence
     zone: tzinfo
     start: datetime
+    count: int | None
 
     def next_run(self, after: datetime) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC, or None."""
         spend(SEARCH)
-        instant = next_instant(self._searched, after, self.zone, self.start)
+        instant = self._search(after)
         last, cost = self._last
         once(id(self), cost)
         return None if instant is None or instant > last else instant
+
+    def _search(self, after: datetime) -> datetime | None:
+        return next_instant(self._searched, after, self.zone, self.start)
 
     @cached_property
     def _depends_on_dst(self) -> bool:
@@ -63,8 +71,7 @@ class ZonedRule:
 
         If DST can repeat occurrences, the copy starts up to a day before ``rule``, because an
         instant after the start can have an earlier wall-clock time than the start, if the start is
-        in an hour that DST repeats. The copy of ``rule`` has no ``count``, because ``_last`` limits
-        the occurrences.
+        in an hour that DST repeats.
         """
         if not self._depends_on_dst:
             return self.rule
@@ -73,42 +80,42 @@ class ZonedRule:
             early = self.rule.start - DAY // step * step
         except OverflowError:
             early = self.rule.start
-        return replace(self.rule, start=early, count=None)
+        return replace(self.rule, start=early)
 
     @cached_property
     def _last(self) -> tuple[datetime, int]:
-        """The last occurrence that ``count`` allows, and the steps to compute it.
+        """The last occurrence that ``count`` allows, and the steps to compute it."""
+        return (END, 0) if self.count is None else measured(partial(self._find_last, self.count))
 
-        The last occurrence is ``END`` if the rule has no ``count``, or if ``_searched`` has the
-        ``count`` of the rule.
-        """
-        if not self._depends_on_dst or (count := self.rule.count) is None:
-            return END, 0
-        find = self._computed_last if is_computed(self.rule) else self._walked_last
-        return measured(partial(find, count))
+    def _find_last(self, count: int) -> datetime:
+        step = UNIT.get(self.rule.freq) if self.rule.plain else None
+        try:
+            if step is None:
+                return self._walk(count)
+            if self._depends_on_dst:
+                return self._count_steps(count, step * self.rule.interval)
+            wall = self.rule.start + (count - 1) * self.rule.interval * step
+            return max(instant_of(wall.replace(tzinfo=self.zone)), self.start)
+        except OverflowError:  # it would be after the year 9999
+            return END
 
-    def _computed_last(self, left: int) -> datetime:
+    def _count_steps(self, left: int, step: timedelta) -> datetime:
         # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
         # instants are counted as wall-clock times.
         for begin, end, offset in offset_spans(self.zone, self.start):
-            first = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
-            if end < END:
-                last = zones.NAIVE_EPOCH + (end - zones.EPOCH + offset)
-                in_span = number_between(self.rule, first, last)
-                if left > in_span:
-                    left -= in_span
-                    continue
-            try:
-                return at_offset(nth_from(self.rule, first, left), offset)
-            except OverflowError:
-                break
+            wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
+            first = at_offset(wall + (self.rule.start - wall) % step, offset)
+            in_span = max(-((first - end) // step), 0)
+            if left <= in_span or end == END:
+                return first + (left - 1) * step
+            left -= in_span
         return END
 
-    def _walked_last(self, count: int) -> datetime:
+    def _walk(self, count: int) -> datetime:
         last = self.start - TICK
         for _ in range(count):
             spend(SEARCH)
-            following = next_instant(self._searched, last, self.zone, self.start)
+            following = self._search(last)
             if following is None:
                 break
             last = following
@@ -239,7 +246,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.dtstart = aware_moment("dtstart", self._now() if dtstart is None else dtstart)
         self.interval = positive("interval", interval)
         self.wkst = wkst
-        self.count = count
+        self.count = None if count is None else positive("count", count)
         self.until = None if until is None else aware_moment("until", until)
         self.bysetpos = _storable(bysetpos)
         self.bymonth = _storable(bymonth)
@@ -253,7 +260,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.bysecond = _storable(bysecond)
         self._zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
         self._rule = self._recurrence()
-        self._zoned = ZonedRule(self._rule, self._zone, zones.as_utc(self.start))
+        self._zoned = ZonedRule(self._rule, self._zone, zones.as_utc(self.start), self.count)
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -309,7 +316,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         until = None if self.until is None else zones.as_utc(self.until).replace(microsecond=0)
         offset = zones.fixed_offset(self._zone)
         zone = zones.zone_key(self._zone) if offset is None else offset
-        return self._rule, self._zoned.start, until, zone, self.nowfun
+        return self._rule, self._zoned.start, self.count, until, zone, self.nowfun
 
     def __repr__(self) -> str:
         fields = ", ".join(
