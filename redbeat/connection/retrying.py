@@ -19,7 +19,7 @@ logger = get_logger("celery.beat")
 
 #: The type of a function that calls another function with retries.
 #: A ``Call`` takes a description of the function for log lines, and the function to call.
-Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
+Call: TypeAlias = Callable[[str, Callable[[], Any]], Any]
 
 
 class RetryingPipeline:
@@ -29,11 +29,11 @@ class RetryingPipeline:
     keys is not retried, because the values of the keys may have changed.
     """
 
-    def __init__(self, call: Call, make: Callable[[], Any]) -> None:
+    def __init__(self, call: Call, pipeline: Any) -> None:
         self._call = call
-        self._make = make
-        self._pipeline = make()
-        self._queued: list[Callable[[Any], Any]] = []
+        self._pipeline = pipeline
+        #: The name, the arguments and the options of each command.
+        self._queued: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -68,18 +68,20 @@ class RetryingPipeline:
         self._queued = []
         self._pipeline.reset()
 
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
+    def execute(self, raise_on_error: bool = True) -> Any:
         """Send all queued commands in one round trip, with retries, and return their results."""
-        if getattr(self._pipeline, "watching", False):
-            self._queued = []
-            return self._results(raise_on_error)
-        queued, self._queued = self._queued, []
-        scripts = set(getattr(self._pipeline, "scripts", ()))
-        first_attempt = iter((self._results,))
+        pipeline, queued, self._queued = self._pipeline, self._queued, []
+        if getattr(pipeline, "watching", False):
+            return pipeline.execute(raise_on_error)
+        scripts = set(getattr(pipeline, "scripts", ()))
 
-        def attempt() -> list[Any]:
-            send = next(first_attempt, None) or partial(self._send_again, queued, scripts)
-            return send(raise_on_error)
+        def attempt() -> Any:
+            pipeline.reset()
+            if scripts:
+                pipeline.scripts = set(scripts)
+            for name, args, options in queued:
+                getattr(pipeline, name)(*args, **options)
+            return pipeline.execute(raise_on_error)
 
         noun = "command" if len(queued) == 1 else "commands"
         return self._call(f"pipeline of {len(queued)} {noun}", attempt)
@@ -88,23 +90,8 @@ class RetryingPipeline:
         result = method(*args, **options)
         if result is not self._pipeline and name != "multi":
             return result
-        self._queued.append(lambda pipeline: getattr(pipeline, name)(*args, **options))
+        self._queued.append((name, args, options))
         return self if result is self._pipeline else result
-
-    def _results(self, raise_on_error: bool) -> list[Any]:
-        results: list[Any] = self._pipeline.execute(raise_on_error)
-        return results
-
-    def _send_again(
-        self, queued: list[Callable[[Any], Any]], scripts: set[Any], raise_on_error: bool
-    ) -> list[Any]:
-        self._pipeline.reset()
-        self._pipeline = self._make()
-        if scripts:
-            self._pipeline.scripts = scripts
-        for queue_command in queued:
-            queue_command(self._pipeline)
-        return self._results(raise_on_error)
 
 
 T = TypeVar("T")
@@ -180,9 +167,7 @@ class RetryingConnection:
 
     def pipeline(self, *args: Any, **kwargs: Any) -> RetryingPipeline:
         """Return a pipeline whose ``execute()`` is retried, unless the pipeline watches keys."""
-        return RetryingPipeline(
-            self.call, partial(self.wrapped_connection.pipeline, *args, **kwargs)
-        )
+        return RetryingPipeline(self.call, self.wrapped_connection.pipeline(*args, **kwargs))
 
     def call(self, command: str, function: Callable[[], T]) -> T:
         """Call ``function`` with retries, and return its result.
