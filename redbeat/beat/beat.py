@@ -548,17 +548,8 @@ class Beat:
             else:  # an error of users' code may be temporary
                 self._turn.add(self._failure(run, error, now), None)
             return
-        self._carry_out(run)
-
-    def _carry_out(self, run: Run) -> None:
-        """Let a run leave, or store that nothing leaves."""
-        if self._own.entries_decide and (asked := verdicts.asked(run.verdict)):
-            run.verdict, run.asks = asked, True
-        if run.verdict.send is None:
-            self._turn.add(self._outcome.rest(run, self._version), run)
-            return
         try:
-            self._send(run)
+            self._carry_out(run)
         except errors.ConfigurationError:
             raise
         except Exception as error:
@@ -595,10 +586,14 @@ class Beat:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def _send(self, run: Run) -> None:
-        """Add the first change of a run that leaves, by the order of its delivery."""
+    def _carry_out(self, run: Run) -> None:
+        """Add the first change of a run: by the order of its delivery, or that nothing leaves."""
+        if self._own.entries_decide and (asked := verdicts.asked(run.verdict)):
+            run.verdict, run.asks = asked, True
         rule, send = run.rule, run.verdict.send
-        assert send is not None
+        if send is None:
+            self._turn.add(self._outcome.rest(run, self._version), run)
+            return
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
         iso, identity = send.at.isoformat(), run.state.identity

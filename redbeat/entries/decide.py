@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from redbeat.calendar.steps import PER_RUN, Steps, bounded, spend
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.codec.stored import bytes_of, is_valid_text
+from redbeat.codec.stored import is_valid_text
 from redbeat.errors import InvalidEntryError, described
 from redbeat.schedules import next_run as occurrences
 from redbeat.schedules.calendars import Exclusion
@@ -599,7 +599,7 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """
     if identity:
         instant = f"{instant}/{identity}"
-    text = namespace_of(prefix) + bytes_of(f"{instant} {name}")
+    text = namespace_of(prefix) + f"{instant} {name}".encode("utf-8", "surrogateescape")
     return str(uuid.UUID(bytes=sha1(text, usedforsecurity=False).digest()[:16], version=5))
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, NamedTuple
 
-from redbeat.calendar.zones import from_timestamp
+from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.entries import decide
 from redbeat.entries import state as states
@@ -410,7 +410,7 @@ def judge_schedule(known: Known) -> Verdict:
 
 def _decision(known: Known) -> Decision:
     """Return which occurrence of the schedule is due, and when the entry is due next."""
-    plan, history, now = known.plan, known.history, from_timestamp(known.now)
+    plan, history, now = known.plan, known.history, datetime.fromtimestamp(known.now, UTC)
     anchor, runs = _anchor(known), history.total_run_count
     if anchor is None or known.rule.asks:
         return _asked(known, anchor, now)
@@ -456,7 +456,7 @@ def _state_after(known: Known, anchor: float) -> State:
 
     Older runs may be owed by an earlier time zone, which the state then keeps.
     """
-    state = _without_hold(known.state)
+    state = known.state.copy() if known.state.hold is None else _without_hold(known.state)
     state.at, state.due, state.failing = anchor, None, None
     if state.change is not None and anchor >= state.change.at.timestamp():
         state.change = None
@@ -701,7 +701,8 @@ def record(
         meta = rest.meta
     else:
         count = known.history.total_run_count + 1
-        meta = _new_meta(rest.state, from_timestamp(now), count) if rest.counts else None
+        last = datetime.fromtimestamp(now, UTC)
+        meta = _new_meta(rest.state, last, count) if rest.counts else None
         if known.rule.policy.overlap != ALLOW or rest.state.running is not None:
             rest.state.running = _running(known.rule, task_id, now)
     rest.state.marks = state.marks

@@ -201,11 +201,12 @@ def _has_own_zone(schedule: Any) -> bool:
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
-    step, after = _step(schedule), as_utc(after)
+    if type(after) is not datetime or after.tzinfo is not UTC:
+        after = as_utc(after)
     if schedule.relative:
         return _next_relative(schedule, after, timezone)
     try:
-        return after + step
+        return after + _step(schedule)
     except OverflowError:
         return None
 

@@ -11,8 +11,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "id-without-name",
         "Entries that are due at the same instant send the same task id.",
         "entries/decide.py",
-        """bytes_of(f"{instant} {name}")""",
-        """bytes_of(instant)""",
+        """f"{instant} {name}".encode(""",
+        """instant.encode(""",
         (
             "losses",
             "tests/scheduler/test_messages.py",
