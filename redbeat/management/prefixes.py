@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis import Redis, RedisCluster
 from redis.client import NEVER_DECODE
@@ -20,20 +20,20 @@ from redbeat.config import App, ensure_conf, key_aside
 from redbeat.entries import changes, decide
 from redbeat.entries.runs import with_ids
 from redbeat.errors import ConfigurationError
-from redbeat.storage import checks, commands, rows, store
+from redbeat.storage import checks, commands, rows, store, words
 from redbeat.storage.keys import Keys
 from redbeat.storage.layout import Layout
-from redbeat.storage.words import DEFINITION, HISTORY, INBOX, META, STATE
 
 #: Number of entries per batch.
 PAGE = 500
 
+DEFINITION, POLICY, HISTORY = map(str.encode, (words.DEFINITION, words.POLICY, words.HISTORY))
+
+#: The outcomes of entries that are under the new prefix then.
+PRESENT: Final = ("copied", "same")
+
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
-
-#: A function that counts one entry. The function receives a field of the class :class:`PrefixCopy`,
-#: the entry name, and the score of the entry under the old prefix.
-Count = Callable[[str, bytes, float], None]
 
 
 @dataclass
@@ -56,11 +56,22 @@ class PrefixCopy:
     unreadable: int = 0
     deleted: int = 0
 
+    def count(
+        self, outcomes: Outcomes, note: Callable[[str, str, float], object] | None = None
+    ) -> None:
+        """Count entries; call ``note`` with the outcome, name and score of each."""
+        for entry, outcome in outcomes:
+            setattr(self, outcome, getattr(self, outcome) + 1)
+            if note is not None:
+                note(outcome, text_of(entry.name), entry.score)
+
 
 class SourceEntry(NamedTuple):
-    """An entry under the old prefix, with all data that Redis stores about the entry."""
+    """An entry under the old prefix, with all data that Redis stores about the entry.
 
-    member: bytes
+    ``fields`` is empty if the key of the entry is not a hash.
+    """
+
     name: bytes
     score: float
     fields: Fields
@@ -68,7 +79,11 @@ class SourceEntry(NamedTuple):
     quarantine_note: bytes | None
 
 
-def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes nothing
+#: Entries with their outcomes, which are fields of :class:`PrefixCopy`.
+Outcomes = list[tuple[SourceEntry, str]]
+
+
+def copy_prefix(
     client: Redis | RedisCluster,
     old: str,
     new: str,
@@ -94,35 +109,25 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
     source, target, result = Keys(old), Keys(new), PrefixCopy()
-    count = _counter(result, note)
     if not dry_run:
-        _copy_hash(client, source.calendars, target.calendars, delete=False)
-    for page in _pages(client, source):
-        entries = _read(client, source, page, count)
-        present = _write(client, target, entries, count, dry_run)
-        if delete:
-            result.deleted += len(present)
+        _copy_hash(client, source.calendars, target.calendars)
+    for page in _entries(client, source):
+        # RedBeat computes task ids from the prefix, so another prefix would change them.
+        entries = [entry._replace(fields=_with_task_ids(source, entry)) for entry in page]
+        outcomes = _copy(client, target, entries, dry_run)
+        result.count(outcomes, note)
         if delete and not dry_run:
-            _delete(client, source, [entry.member for entry in present])
+            present = [entry.name for entry, outcome in outcomes if outcome in PRESENT]
+            _delete(client, source, present)
         if progress is not None:
             progress(len(page))
+    if delete:
+        result.deleted = result.copied + result.same
     if not dry_run:
         _copy_hash(client, source.stats, target.stats, delete)
-    if delete and not dry_run:
-        for key in (source.calendars, source.calendar_users, source.expected, source.failing):
-            _raw(client, "DEL", key)
+        aside = (source.calendars, source.calendar_users, source.expected, source.failing)
+        _delete_keys(client, aside if delete else ())
     return result
-
-
-def _counter(result: PrefixCopy, note: Callable[[str, str, float], object] | None = None) -> Count:
-    """Return a function that counts an entry in ``result``, and calls ``note``."""
-
-    def count(outcome: str, name: bytes, score: float) -> None:
-        setattr(result, outcome, getattr(result, outcome) + 1)
-        if note is not None:
-            note(outcome, text_of(name), score)
-
-    return count
 
 
 def copy_to_shards(
@@ -131,25 +136,20 @@ def copy_to_shards(
     """Copy all entries, and all data about the entries, to the shards of another layout.
 
     Before the copy, stop all beats. Existing entries in the target are never changed, so you can
-    repeat an interrupted copy. The counters of all source shards are added up in the first target
-    shard. ``progress`` is called with the number of entries in each batch. Takes about five round
+    repeat an interrupted copy. Both layouts have the same base prefix, so the task ids stay the
+    same. ``progress`` is called with the number of entries in each batch. Takes about five round
     trips per 500 entries and target shard. Redis errors are not caught.
     """
-    result = PrefixCopy()
-    targets, count = [Keys(prefix) for prefix in target.prefixes], _counter(result)
-    for number, prefix in enumerate(source.prefixes):
-        keys = Keys(prefix)
-        if number == 0:
-            for each in targets:
-                _copy_hash(client, keys.calendars, each.calendars, delete=False)
-        for page in _pages(client, keys):
-            # Both layouts have the same base prefix, so the task ids stay the same.
-            entries = _read(client, keys, page, count, new_ids=False)
+    result, targets = PrefixCopy(), [Keys(prefix) for prefix in target.prefixes]
+    for keys in targets:
+        _copy_hash(client, Keys(source.prefixes[0]).calendars, keys.calendars)
+    for prefix in source.prefixes:
+        for page in _entries(client, Keys(prefix)):
             parts: defaultdict[int, list[SourceEntry]] = defaultdict(list)
-            for entry in entries:
+            for entry in page:
                 parts[target.shard_of(text_of(entry.name))].append(entry)
             for shard, part in parts.items():
-                _write(client, targets[shard], part, count)
+                result.count(_copy(client, targets[shard], part))
             progress(len(page))
     return result
 
@@ -164,118 +164,112 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
     for prefix in layout.prefixes:
         keys = Keys(prefix)
         for page in _pages(client, keys):
-            _delete(client, keys, [member for member, _ in page])
+            _delete(client, keys, [name for name, _ in page])
             deleted += len(page)
             progress(len(page))
         stats = commands.pairs_of(_raw(client, "HGETALL", keys.stats))
         fields = [name for name, _ in stats if name != key_of(commands.LAYOUT)]
         if fields:
             _raw(client, "HDEL", keys.stats, *fields)
-        for key in (keys.schedule, keys.statics, *keys.aside):
-            if key != keys.stats:
-                _raw(client, "DEL", key)
+        aside = [key for key in keys.aside if key != keys.stats]
+        _delete_keys(client, (keys.schedule, keys.statics, *aside))
     return deleted
 
 
 def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield pages of members and scores; a member can occur twice, because ZSCAN may repeat it."""
-    cursor: Any = 0
-    while True:
-        cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
-        pairs = commands.pairs_of(reply)
-        members = [(bytes(member), score_in(score)) for member, score in pairs]
-        for start in range(0, len(members), PAGE):
-            yield members[start : start + PAGE]
-        if int(cursor) == 0:
-            return
+    """Yield the names and scores of entries, as lists of at most :data:`PAGE`.
 
-
-def _read(
-    client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count, new_ids: bool = True
-) -> list[SourceEntry]:
-    """Return the entries of a page; count entries without a definition as unreadable."""
-    prefix = key_of(keys.prefix)
-    names = [member.removeprefix(prefix) for member, _ in page]
-    pipe = client.pipeline(transaction=False)
-    for name, (member, _) in zip(names, page, strict=True):
-        _raw(pipe, "HGETALL", prefix + name)
-        _raw(pipe, "SISMEMBER", keys.statics, name)
-        _raw(pipe, "HGET", keys.quarantine, member)
-    replies = iter(pipe.execute(raise_on_error=False))
-    entries = []
-    for name, (member, score) in zip(names, page, strict=True):
-        fields, static, note = next(replies), next(replies), next(replies)
-        _raise_unless_wrong_type(fields)
-        fields = {} if isinstance(fields, Exception) else dict(commands.pairs_of(fields))
-        if b"definition" in fields:
-            fields = _with_task_ids(keys, name, fields) if new_ids else fields
-            entries.append(SourceEntry(member, name, score, fields, bool(static), note))
-        else:
-            count("unreadable", name, score)
-    return entries
-
-
-def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
-    """Return the fields of an entry, with the task id of each run added to the run history.
-
-    RedBeat computes task ids from the prefix, so another prefix would change them.
+    ZSCAN may repeat an entry, above all if others of its last reply are not deleted yet.
     """
-    if HISTORY.encode() not in fields:
-        return fields
-    found = (fields.get(field.encode()) for field in (DEFINITION, META, STATE))
-    definition, meta, state = (None if text is None else text_of(text) for text in found)
-    entry = text_of(name)
-    row = rows.Row(keys.entry(entry), definition=definition, meta=meta, state=state)
+    prefix, cursor = key_of(keys.prefix), None
+    while cursor is None or int(cursor):
+        cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor or 0, "COUNT", PAGE)
+        members = [
+            (bytes(member).removeprefix(prefix), score_in(score))
+            for member, score in commands.pairs_of(reply)
+        ]
+        yield from commands.batches(members, PAGE)
+
+
+def _entries(client: Any, keys: Keys) -> Iterator[list[SourceEntry]]:
+    """Yield the entries, as lists of at most :data:`PAGE`."""
+    for page in _pages(client, keys):
+        pipe = client.pipeline(transaction=False)
+        for name, _ in page:
+            key = key_of(keys.prefix) + name
+            _raw(pipe, "HGETALL", key)
+            _raw(pipe, "SISMEMBER", keys.statics, name)
+            _raw(pipe, "HGET", keys.quarantine, key)
+        replies = iter(pipe.execute(raise_on_error=False))
+        yield [
+            SourceEntry(name, score, _fields(next(replies)) or {}, next(replies), next(replies))
+            for name, score in page
+        ]
+
+
+def _fields(reply: Any) -> Fields | None:
+    """Return the fields of a hash, or None for a key that is not a hash."""
+    if isinstance(reply, ResponseError) and "WRONGTYPE" in text_of(str(reply)):
+        return None
+    if isinstance(reply, Exception):
+        raise reply
+    return dict(commands.pairs_of(reply))
+
+
+def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
+    """Return the fields of an entry, with the task id of each run added to the run history."""
+    if not {DEFINITION, HISTORY} <= entry.fields.keys():
+        return entry.fields
+    texts = {text_of(name): text_of(text) for name, text in entry.fields.items()}
+    name, meta, state = text_of(entry.name), texts.get(words.META), texts.get(words.STATE)
+    row = rows.Row(keys.entry(name), definition=texts[words.DEFINITION], meta=meta, state=state)
     identity = changes.state_of(row).identity
 
     def task_id(scheduled_at: datetime) -> str:
-        return decide.task_id_of(keys.prefix, entry, scheduled_at.isoformat(), identity)
+        return decide.task_id_of(keys.prefix, name, scheduled_at.isoformat(), identity)
 
-    lines = with_ids("\n".join(texts_in(text_of(fields[HISTORY.encode()]))), task_id).splitlines()
+    lines = with_ids("\n".join(texts_in(texts[words.HISTORY])), task_id).splitlines()
     history = ",\n".join(map(quoted, lines))
-    return {**fields, HISTORY.encode(): f"[{history}]".encode()}
+    return {**entry.fields, HISTORY: f"[{history}]".encode()}
 
 
-def _write(
-    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count, dry_run: bool = False
-) -> list[SourceEntry]:
-    """Store entries under the new prefix; return the entries that count as copied or same.
+def _copy(
+    client: Any, keys: Keys, entries: Sequence[SourceEntry], dry_run: bool = False
+) -> Outcomes:
+    """Store entries under another prefix, and return their outcomes.
 
     If ``dry_run`` is true, nothing is written.
     """
     prefix = key_of(keys.prefix)
+    readable = [entry for entry in entries if DEFINITION in entry.fields]
+    outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
     pipe = client.pipeline(transaction=False)
-    for entry in entries:
+    for entry in readable:
         # HSETNX writes the definition first, so only one of two concurrent writers creates the
         # entry.
         if not dry_run:
-            _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
+            _raw(pipe, "HSETNX", prefix + entry.name, DEFINITION, entry.fields[DEFINITION])
         _raw(pipe, "HGETALL", prefix + entry.name)
-    replies = iter(pipe.execute(raise_on_error=False))
+    replies = pipe.execute(raise_on_error=False)
     pipe = client.pipeline(transaction=False)
-    present = []
-    for entry in entries:
-        created, reply = None if dry_run else next(replies), next(replies)
-        _raise_unless_wrong_type(created)
-        _raise_unless_wrong_type(reply)
-        # A key that is not a hash counts as a different entry.
-        stored = {} if isinstance(reply, Exception) else dict(commands.pairs_of(reply))
-        # An earlier copy may have stopped after it had written only the definition.
-        has_only_definition = stored == {b"definition": entry.fields[b"definition"]}
-        if not reply or (has_only_definition and (created or len(entry.fields) > 1)):
-            outcome = "copied"
-        elif all(stored.get(name) == entry.fields.get(name) for name in (b"definition", b"policy")):
-            outcome = "same"
-        else:
-            outcome = "different"
-        count(outcome, entry.name, entry.score)
-        if outcome == "different":
-            continue
-        present.append(entry)
-        if not dry_run:
+    for entry, reply in zip(readable, replies if dry_run else replies[1::2], strict=True):
+        outcome = _outcome(entry.fields, _fields(reply))
+        outcomes.append((entry, outcome))
+        if outcome in PRESENT and not dry_run:
             _write_rest(pipe, keys, entry, with_fields=outcome == "copied")
     pipe.execute()
-    return present
+    return outcomes
+
+
+def _outcome(fields: Fields, stored: Fields | None) -> str:
+    """Return the outcome of a readable entry; ``stored`` is None if the key is not a hash."""
+    if stored is None:
+        return "different"
+    # An earlier copy may have stopped after it had written only the definition.
+    if stored in ({}, {DEFINITION: fields[DEFINITION]}):
+        return "copied"
+    same = all(stored.get(name) == fields.get(name) for name in (DEFINITION, POLICY))
+    return "same" if same else "different"
 
 
 def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
@@ -284,59 +278,53 @@ def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) ->
     The fields of the entry's hash are written only if ``with_fields`` is true.
     """
     key = key_of(keys.prefix) + entry.name
-    others = [pair for pair in entry.fields.items() if pair[0] != b"definition"]
+    others = [pair for pair in entry.fields.items() if pair[0] != DEFINITION]
     if with_fields and others:
         _raw(pipe, "HSET", key, *chain.from_iterable(others))
     _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
-    if with_fields and INBOX.encode() in entry.fields:
-        _raw(pipe, "ZADD", key_aside(keys.prefix, INBOX), 0, key)
+    if with_fields and words.INBOX.encode() in entry.fields:
+        _raw(pipe, "ZADD", key_aside(keys.prefix, words.INBOX), 0, key)
     if entry.static:
         _raw(pipe, "SADD", keys.statics, entry.name)
     if entry.quarantine_note is not None:
         _raw(pipe, "HSETNX", keys.quarantine, key, entry.quarantine_note)
-    if b'"exclude"' in entry.fields.get(b"policy", b""):
+    if b'"exclude"' in entry.fields.get(POLICY, b""):
         _raw(pipe, "SADD", keys.calendar_users, key)
     if any(b'"expect_within"' in text for text in entry.fields.values()):
         _raw(pipe, "ZADD", keys.expected, "NX", 0, key)
 
 
-def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
+def _copy_hash(client: Any, source: str, target: str, delete: bool = False) -> None:
     """Copy the fields of a hash that the target lacks; skip a source that is not a hash."""
-    try:
-        fields = dict(commands.pairs_of(_raw(client, "HGETALL", source)))
-    except ResponseError as error:
-        _raise_unless_wrong_type(error)
-        return
     pipe = client.pipeline(transaction=False)
-    for name, value in fields.items():
+    _raw(pipe, "HGETALL", source)
+    fields = _fields(pipe.execute(raise_on_error=False)[0])
+    for name, value in (fields or {}).items():
         _raw(pipe, "HSETNX", target, name, value)
     if fields and delete:
         _raw(pipe, "DEL", source)
     pipe.execute()
 
 
-def _delete(client: Any, keys: Keys, members: Iterable[bytes]) -> None:
-    prefix = key_of(keys.prefix)
+def _delete(client: Any, keys: Keys, names: Iterable[bytes]) -> None:
     pipe = client.pipeline(transaction=False)
-    for member in members:
-        name = member.removeprefix(prefix)
-        _raw(pipe, "ZREM", keys.schedule, member)
+    for name in names:
+        key = key_of(keys.prefix) + name
+        _raw(pipe, "ZREM", keys.schedule, key)
         _raw(pipe, "SREM", keys.statics, name)
-        _raw(pipe, "HDEL", keys.quarantine, member)
-        _raw(pipe, "DEL", prefix + name)
+        _raw(pipe, "HDEL", keys.quarantine, key)
+        _raw(pipe, "DEL", key)
     pipe.execute()
+
+
+def _delete_keys(client: Any, keys: Iterable[str]) -> None:
+    for key in keys:
+        _raw(client, "DEL", key)
 
 
 def _raw(client: Any, *command: Any) -> Any:
     """Run a command, or queue it in a pipeline; the reply contains bytes instead of strings."""
     return client.execute_command(*command, **{NEVER_DECODE: True})
-
-
-def _raise_unless_wrong_type(reply: Any) -> None:
-    if isinstance(reply, Exception):
-        if isinstance(reply, ResponseError) and "WRONGTYPE" in text_of(str(reply)):
-            return
-        raise reply
 
 
 @dataclass
