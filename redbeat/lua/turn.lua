@@ -67,10 +67,6 @@ end
 
 -- include: run_time
 
--- include: look
-
--- include: note
-
 local reply = {standing = 1, now = now_text, holder = holder or nil}
 if lock and (not holder or holder == head.dead or (holder == token and not head.leads)) then
   -- Also if the reply that told this beat so was lost.
@@ -91,14 +87,24 @@ if first_due <= now or (first_due < now + 5 and (#beats_seen(10) > 1 or redis.ca
     'ZCOUNT', schedule, '(' .. now_text, string.format('(%.17g', first_due)) == 0)) then
   redis.pcall('PUBLISH', KEYS[3], 'due')
 end
-if look and reply.standing == 1 then
-  rows, reply.next, keys = look_around(look)
+if not head.counts_id then
+  note_between(before)
 end
+-- A save goes no further, and makes none of the functions of a look.
 if look then
+-- include: look
+
+-- include: note
+
+  if reply.standing == 1 then
+    rows, reply.next, keys = look_around(look)
+  end
   reply.version = calendars_version()
+  reply.members = redis.call('ZCARD', schedule)
+  note_turn(reply, before, keys or {})
+else
+  reply.members = redis.call('ZCARD', schedule)
 end
-reply.members = redis.call('ZCARD', schedule)
-note_turn(reply, before, keys or {})
 reply.side_error, reply.plain = side_error, not redis.sha1hex or nil
 if lock and reply.standing == 1 then
   redis.call('PEXPIRE', lock, head.ttl)  -- after this write Redis refuses none for lack of memory

@@ -155,3 +155,14 @@ local function apply(text)
   left_out[change.key] = left_out[change.key] or string.sub(answer, 1, 7) == 'refused'
   return answer
 end
+
+-- Notes the loss before a save hides that the schedule is absent, and what was deleted.
+local function note_between(before)
+  local is_new = added > 0 and before == 0
+  local noted = (removed > 0 or is_new) and tonumber(side('HGET', 'stats', 'members'))
+  if noted and is_new and noted > 1 then
+    side('HSET', 'stats', 'lost', now_text, 'members', 0)
+  elseif noted and removed > 0 then
+    side('HINCRBY', 'stats', 'members', -removed)
+  end
+end

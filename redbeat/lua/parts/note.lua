@@ -30,17 +30,6 @@ local function vanished()
   return #found > 0 and found or nil
 end
 
--- Notes the loss before a save hides that the schedule is absent, and what was deleted.
-local function note_between(before)
-  local is_new = added > 0 and before == 0
-  local noted = (removed > 0 or is_new) and tonumber(side('HGET', 'stats', 'members'))
-  if noted and is_new and noted > 1 then
-    side('HSET', 'stats', 'lost', now_text, 'members', 0)
-  elseif noted and removed > 0 then
-    side('HINCRBY', 'stats', 'members', -removed)
-  end
-end
-
 local function note_counts(reply, before)
   local found = side('HMGET', 'stats', 'batch', 'members', 'lost', 'last_tick')
   reply.lost = found and found[3] or nil
@@ -69,14 +58,13 @@ local function note_counts(reply, before)
 end
 
 local function note_turn(reply, before, keys)
-  if look and (head.in_hand or head.noted) then
+  if head.in_hand or head.noted then
     note_in_hand(keys)
     if head.in_hand and (reply.standing == 2 or not lock) then
       reply.hands = vanished()
     end
   end
   if not head.counts_id then
-    note_between(before)
     return
   end
   note_beat()
