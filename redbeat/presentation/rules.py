@@ -10,11 +10,11 @@ from typing import Any, Final
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar import cron, daysets, recurrence, zones
-from redbeat.printing import plural
 from redbeat.schedules import next_run, one_time, registry, rule_set
 from redbeat.schedules.rule import rrule
 
 from .describe import schedule_text
+from .text import quantities
 
 DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS: Final = (
@@ -27,7 +27,7 @@ MAX_ITEMS: Final = 8
 MIN_RANGE: Final = 3
 #: Minimum number of equally spaced numbers that a phrase shortens to "every 2nd".
 MIN_STEPS: Final = 4
-SPAN_UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
+SPAN_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
 
 
 class TooComplex(Exception):  # noqa: N818 - control flow, not an error
@@ -80,13 +80,10 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
 
 def span(length: timedelta) -> str:
     """Return a duration as text that can follow "every", such as ``1 minute and 30.5 seconds``."""
-    rest, parts = length // timedelta(microseconds=1), []
-    for unit, size in SPAN_UNITS:
-        count, rest = divmod(rest, size * 1_000_000)
-        parts += [plural(count, unit)] if count else []
-    seconds = f"{rest // 1_000_000}.{rest % 1_000_000:06d}".rstrip("0").rstrip(".")
-    if rest:
-        parts.append(f"{seconds} second{'' if seconds == '1' else 's'}")
+    parts = [
+        f"{count} {SPAN_UNITS[unit]}{'' if count == '1' else 's'}"
+        for count, unit in quantities(length.total_seconds(), 6)
+    ]
     single = len(parts) == 1 and parts[0].startswith("1 ")
     return parts[0].removeprefix("1 ") if single else joined(parts)
 
@@ -223,74 +220,47 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
     return f"{every.replace('on ', 'every ', 1)} {times}{season}"
 
 
-#: Maximum number of nth weekdays, days counted from the end, or Easter days that a phrase lists.
+#: Maximum number of nth weekdays, or days counted from the end, that a phrase lists.
 MAX_DAYS = 4
 
 
 def dates(rule: recurrence.Recurrence) -> str:
     """Return the days of a rule in English, such as ``on the first Friday of the month``.
 
-    Returns "" if the rule restricts the days only by weekdays and months. Raises ``TooComplex`` if
-    the rule combines restrictions other than weekdays and months, such as days of the month and
-    weeks of the year.
+    Returns "" if the rule restricts the days only by weekdays and months. Raises ``TooComplex`` for
+    days and weeks of the year and days around Easter, which are rare, and for nth weekdays together
+    with other days.
     """
     days = rule.days
-    parts = [one for one in (days.monthdays, days.yeardays, days.weeknos, days.easter) if one]
-    if len(parts) + bool(days.nth_weekdays) > 1 or (days.weekdays and days.nth_weekdays):
+    if days.yeardays or days.weeknos or days.easter:
         raise TooComplex
     if days.nth_weekdays:
         return _nth_weekdays(rule)
     if days.monthdays:
-        return f"on {_counted('day', days.monthdays)} of {_month(rule)}{only_if(days.weekdays)}"
-    if parts and rule.days.months:
-        raise TooComplex
-    return _of_year(rule)
-
-
-def _of_year(rule: recurrence.Recurrence) -> str:
-    only = only_if(rule.days.weekdays)
-    if rule.days.yeardays:
-        return f"on {_counted('day', rule.days.yeardays)} of the year{only}"
-    if rule.days.weeknos:
-        return f"on every day of {_counted('week', rule.days.weeknos)} of the year{only}"
-    if rule.days.easter:
-        return f"{_easter(rule.days.easter)}{only}"
+        return f"on {_monthdays(days.monthdays)} of {_month(days.months)}{only_if(days.weekdays)}"
     return ""
 
 
-def _month(rule: recurrence.Recurrence) -> str:
-    return in_months(rule.days.months) if 0 < len(rule.days.months) < 12 else "the month"
+def _month(months: Sequence[int]) -> str:
+    return in_months(months) if 0 < len(months) < 12 else "the month"
 
 
 def _nth_weekdays(rule: recurrence.Recurrence) -> str:
-    pairs = sorted(rule.days.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
-    if len(pairs) > MAX_DAYS:
+    allowed = rule.days
+    pairs = sorted(allowed.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
+    if len(pairs) > MAX_DAYS or allowed.weekdays or allowed.monthdays:
         raise TooComplex
-    period = "the year" if rule.freq == daysets.YEARLY and not rule.days.months else _month(rule)
-    return (
-        f"on {joined([f'the {position_name(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
-    )
+    in_year = rule.freq == daysets.YEARLY and not allowed.months
+    days = joined([f"the {position_name(nth)} {DAYS[day]}" for day, nth in pairs])
+    return f"on {days} of {'the year' if in_year else _month(allowed.months)}"
 
 
-def _counted(noun: str, numbers: Sequence[int]) -> str:
-    """Return numbers of days or weeks in English; negative numbers count from the end."""
+def _monthdays(numbers: Sequence[int]) -> str:
     front = [number for number in numbers if number > 0]
-    back = [f"the {position_name(number)} {noun}" for number in reversed(numbers) if number < 0]
+    back = [f"the {position_name(number)} day" for number in reversed(numbers) if number < 0]
     if len(back) > MAX_DAYS:
         raise TooComplex
-    return joined([*([numbered(noun, front)] if front else []), *back])
-
-
-def _easter(distances: Sequence[int]) -> str:
-    if len(distances) > MAX_DAYS:
-        raise TooComplex
-    return joined([_from_easter(days) for days in distances])
-
-
-def _from_easter(days: int) -> str:
-    if not days:
-        return "on Easter Sunday"
-    return f"on the {ordinal(abs(days))} day {'before' if days < 0 else 'after'} Easter Sunday"
+    return joined([*([numbered("day", front)] if front else []), *back])
 
 
 def position_name(number: int) -> str:
@@ -364,13 +334,9 @@ def _plain(rule: recurrence.Recurrence) -> str:
 def _times(rule: recurrence.Recurrence) -> str:
     if rule.freq == daysets.SECONDLY and not (rule.hours or rule.minutes or rule.seconds):
         return "every second"
-    hours, minutes = rule.hours or ALL_HOURS, rule.minutes or ALL_MINUTES
-    if rule.seconds == (0,):
-        return clock(minutes, hours)
-    if not rule.seconds or len(hours) * len(minutes) * len(rule.seconds) > MAX_TIMES:
+    if rule.seconds != (0,):
         raise TooComplex
-    listed = [f"{h:02d}:{m:02d}:{s:02d}" for h in hours for m in minutes for s in rule.seconds]
-    return f"at {joined(listed)}"
+    return clock(rule.minutes or ALL_MINUTES, rule.hours or ALL_HOURS)
 
 
 def _every(rule: recurrence.Recurrence) -> str:
@@ -382,7 +348,11 @@ def _every(rule: recurrence.Recurrence) -> str:
         days = " ".join(filter(None, (_weekdays(rule), season)))
     if rule.freq < daysets.HOURLY:
         return " ".join(filter(None, (every, days, _times(rule))))
-    return f"{every}{_within(rule)}" + (f", {days}" if days else "")
+    minutes = (rule.start.minute,) if rule.freq < daysets.MINUTELY else ()
+    seconds = (rule.start.second,) if rule.freq < daysets.SECONDLY else ()
+    if (rule.hours, rule.minutes, rule.seconds) != ((), minutes, seconds):
+        raise TooComplex
+    return every + (f", {days}" if days else "")
 
 
 def _weekdays(rule: recurrence.Recurrence) -> str:
@@ -390,23 +360,6 @@ def _weekdays(rule: recurrence.Recurrence) -> str:
         return ""
     every = "every " if rule.freq < daysets.WEEKLY else ""
     return f"on {every}{joined([DAYS[day] for day in rule.days.weekdays])}"
-
-
-def _within(rule: recurrence.Recurrence) -> str:
-    """Return the minutes of an hourly rule, or "" if the rule runs at the minute of its start.
-
-    Returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule has restrictions
-    that no short phrase describes, such as the hours of an hourly rule.
-    """
-    start = rule.start
-    restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - daysets.DAILY]
-    if any(restricted) or (rule.freq < daysets.SECONDLY and rule.seconds != (start.second,)):
-        raise TooComplex
-    if rule.freq > daysets.HOURLY or rule.minutes == (start.minute,):
-        return ""
-    if start.second:
-        raise TooComplex
-    return f" at {numbered('minute', rule.minutes)}"
 
 
 def _positions(rule: recurrence.Recurrence) -> str:
@@ -419,29 +372,26 @@ def _positions(rule: recurrence.Recurrence) -> str:
 ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
-def cron_words(schedule: crontab) -> str:
+def _crontab(when: Any, timezone: str | None) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
     # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
     # and the day of the week must match.
-    if cron.cron_rule(schedule).next_wall(ANY_DAY) is None:
-        return f"never: no time matches {schedule_text(schedule)}"
+    if cron.cron_rule(when).next_wall(ANY_DAY) is None:
+        return _in_zone(f"never: no time matches {schedule_text(when)}", timezone)
     try:
-        return _cron_phrase(schedule)
+        return _in_zone(_cron_phrase(when), timezone)
     except TooComplex:
-        return schedule_text(schedule)
+        return _in_zone(schedule_text(when), timezone)
 
 
-def _cron_phrase(schedule: crontab) -> str:
-    weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Sunday is 0 in Celery
-    days, months = sorted(schedule.day_of_month), sorted(schedule.month_of_year)
-    day_phrase = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
-    times = clock(tuple(sorted(schedule.minute)), tuple(sorted(schedule.hour)))
-    return times_on_days(times, day_phrase, weekdays, months)
-
-
-def _days(days: list[int], months: list[int]) -> str:
-    month = "the month" if len(months) == 12 else in_months(months)
-    return f"on {numbered('day', days)} of {month}"
+def _cron_phrase(when: crontab) -> str:
+    weekdays = sorted((day - 1) % 7 for day in when.day_of_week)  # Sunday is 0 in Celery
+    days, months = sorted(when.day_of_month), sorted(when.month_of_year)
+    on_days = ""
+    if len(days) < 31:
+        on_days = f"on {numbered('day', days)} of {_month(months)}{only_if(weekdays)}"
+    times = clock(tuple(sorted(when.minute)), tuple(sorted(when.hour)))
+    return times_on_days(times, on_days, weekdays, months)
 
 
 #: The units to which Celery rounds the runs of relative intervals, the longest unit first.
@@ -472,10 +422,6 @@ def _interval(when: Any, timezone: str | None) -> str:
     if not when.relative or unit is None:
         return text
     return _in_zone(f"{text}, rounded down to {unit}", timezone)
-
-
-def _crontab(when: Any, timezone: str | None) -> str:
-    return _in_zone(cron_words(when), timezone)
 
 
 def _solar(when: Any, _timezone: str | None) -> str:

@@ -88,7 +88,7 @@ def duration(seconds: float) -> str:
     """Return a duration as text with at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
-    return " ".join(_quantities(seconds, 3)[:2])
+    return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 3)[:2])
 
 
 def exact_duration(seconds: float) -> str:
@@ -96,18 +96,19 @@ def exact_duration(seconds: float) -> str:
 
     ``seconds_from`` parses the text.
     """
-    return " ".join(_quantities(seconds, 6))
+    return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 6))
 
 
-def _quantities(seconds: float, digits: int) -> list[str]:
+def quantities(seconds: float, digits: int) -> list[tuple[str, str]]:
+    """Return a duration as pairs of a number and a unit, rounded to ``digits`` of a second."""
     parts = []
     rest = round(Decimal(repr(seconds)), digits)
     for unit, size in UNITS:
         count, rest = divmod(rest, size)
         if count:
-            parts.append(f"{count:.0f} {unit}")
+            parts.append((f"{count:.0f}", unit))
     if rest or not parts:
-        parts.append(f"{plain_number(rest)} s")
+        parts.append((plain_number(rest), "s"))
     return parts
 
 
