@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kombu import serialization
 from kombu.utils.json import JSONEncoder
 
+from redbeat.entries.lazy import SCALARS
 from redbeat.printing import get_logger
 
-from .surroundings import Seen, Surroundings, other_type
+from .surroundings import Seen, Surroundings, name_of
 
 if TYPE_CHECKING:
     from redbeat.config import RedBeatConfig
@@ -39,6 +40,9 @@ ONE_IN: Final = 50
 
 #: The maximum number of templates, and of rules whose arguments are kept encoded.
 MOST_KEPT: Final = 10_000
+
+#: Values with more levels are left to Celery.
+DEEPEST: Final = 100
 
 #: A longer body is encoded for each message.
 LONGEST_KEPT: Final = 1 << 14
@@ -274,7 +278,7 @@ class Messages:
         """Check and show the arguments of a rule as Celery does; return why not, else ""."""
         rule = arguments.rule
         own = dict((rule.options or {}).get("headers") or ())
-        kind = other_type((rule.args, rule.kwargs, rule.options))
+        kind = _other_type((rule.args, rule.kwargs, rule.options))
         if kind:
             return f"it contains a value of the type {kind}"
         allowlist = self._conf.task_allowlist
@@ -290,9 +294,31 @@ class Messages:
         if replaced:
             return f"its options replace the header {min(replaced)}"
         arguments.args, arguments.kwargs = made.body[:2]
-        arguments.reprs = {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
+        shown = made.headers
+        arguments.reprs = {"argsrepr": shown["argsrepr"], "kwargsrepr": shown["kwargsrepr"]}
         arguments.own = {**own, "celery_beat_task": True}
         return ""
+
+
+def _other_type(value: Any) -> str:
+    """Return the first type in a value that is not encoded in the same way each time, else ""."""
+    values, depth = [value], 0
+    while values:
+        inner: list[Any] = []
+        for one in values:
+            kind = type(one)
+            if kind in SCALARS:
+                continue
+            if depth == DEEPEST:
+                return "something that is nested too deeply"
+            if kind is dict and {*map(type, one)} <= {str}:
+                inner += one.values()
+            elif kind in (list, tuple):
+                inner += one
+            else:
+                return name_of(kind)
+        values, depth = inner, depth + 1
+    return ""
 
 
 def _difference(rendered: Any, real: Any, at: str = "") -> str:

@@ -227,8 +227,9 @@ class OneStep:
         and ``ConnectionError`` (the broker counts as away) if it is not possible any more. Raises
         the errors of broker and Redis.
         """
-        channel = producer.channel
-        if channel is not self._channel or self._may_have_changed():
+        channel, age = producer.channel, self._clock() - self._checked_at
+        changed = age > OPEN_CHECK_INTERVAL and self._may_have_changed(age)
+        if changed or channel is not self._channel:
             self._channel = self._server = None
             if self._allowed:
                 self._server = self._check(producer)
@@ -237,13 +238,11 @@ class OneStep:
             raise ConnectionError(self.problem)
         return self._server
 
-    def _may_have_changed(self) -> bool:
-        now = self._clock()
+    def _may_have_changed(self, age: float) -> bool:
+        """Return whether to look again; ``age`` is the time since the last look, in seconds."""
         if self._server is None:
-            return self._allowed and now - self._checked_at > CHECK_INTERVAL
-        if now - self._checked_at <= OPEN_CHECK_INTERVAL:
-            return False
-        self._checked_at = now
+            return self._allowed and age > CHECK_INTERVAL
+        self._checked_at = self._clock()
         return not is_idle(self._watched)
 
     def _check(self, producer: Any) -> Server | None:

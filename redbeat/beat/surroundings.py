@@ -21,6 +21,7 @@ from kombu.entity import Exchange, Queue
 from kombu.serialization import registry
 
 import redbeat
+from redbeat.entries.lazy import SCALARS
 
 #: Where code lives that may have a say in a rendered message.
 HOMES: Final = tuple(
@@ -54,12 +55,6 @@ SETTINGS: Final = (
 
 #: The options whose effect on a message is another one each time.
 TIMES: Final = ("eta", "countdown", "expires")
-
-#: Values of these types are encoded in the same way each time, whatever types a program registers.
-SCALARS: Final = frozenset((str, int, float, bool, type(None)))
-
-#: Values with more levels are left to Celery.
-DEEPEST: Final = 100
 
 
 class Seen(NamedTuple):
@@ -139,8 +134,8 @@ class Surroundings:
     def _reasons(self) -> Iterator[str]:
         """Yield why no message is rendered."""
         kind = type(self.channel)
-        if _name_of(kind) not in CHANNELS:
-            yield f"the broker's channel is {_name_of(kind)}, not kombu's channel for Redis"
+        if name_of(kind) not in CHANNELS:
+            yield f"the broker's channel is {name_of(kind)}, not kombu's channel for Redis"
         if self._app.current_worker_task is not None:
             yield "the beat runs inside a task"
         if self.settings["task_send_sent_event"]:
@@ -200,7 +195,7 @@ class Surroundings:
     def _queue_reasons(self, seen: Seen) -> Iterator[str]:
         options, queue = seen.options, seen.options["queue"]
         if type(queue) is not Queue or type(queue.exchange) is not Exchange:
-            yield f"its queue is a {_name_of(type(queue))}"
+            yield f"its queue is a {name_of(type(queue))}"
         kind = options.get("exchange_type") or queue.exchange.type
         if kind != "direct" or (options.get("exchange") and options.get("routing_key")):
             yield "it goes through an exchange with a name"
@@ -222,27 +217,6 @@ class Surroundings:
             yield "it is compressed"
 
 
-def other_type(value: Any) -> str:
-    """Return the first type in a value that may be encoded in other ways, else ""."""
-    values, depth = [value], 0
-    while values:
-        inner: list[Any] = []
-        for one in values:
-            kind = type(one)
-            if kind in SCALARS:
-                continue
-            if depth == DEEPEST:
-                return "something that is nested too deeply"
-            if kind is dict and {*map(type, one)} <= {str}:
-                inner += one.values()
-            elif kind in (list, tuple):
-                inner += one
-            else:
-                return _name_of(kind)
-        values, depth = inner, depth + 1
-    return ""
-
-
 def _signals() -> tuple[Any, ...]:
     return signals.before_task_publish, signals.after_task_publish, signals.task_sent
 
@@ -259,9 +233,9 @@ def foreign_code(owner: Any, name: str, function: Any) -> str:
     if code is not None and not wraps and code.co_filename.startswith(HOMES):
         return ""
     kind = owner if hasattr(owner, "__name__") else type(owner)
-    return f"{name}() of {_name_of(kind)} is code of {getattr(function, '__module__', None)}"
+    return f"{name}() of {name_of(kind)} is code of {getattr(function, '__module__', None)}"
 
 
-def _name_of(kind: Any) -> str:
+def name_of(kind: Any) -> str:
     module = getattr(kind, "__module__", "builtins")
     return str(kind.__name__) if module == "builtins" else f"{module}.{kind.__name__}"
