@@ -34,7 +34,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         raise click.UsageError(problem, console.ctx)
     owner = {"managed_by": table.pop("managed_by")} if "managed_by" in table else {}
     try:
-        with as_option_errors(console.ctx, values):
+        with as_option_errors(console.ctx):
             entry = new_entry(console.schedule, name, {"task": task, **table}, **owner)
             save_unchanged(entry)
     except ConflictError as error:

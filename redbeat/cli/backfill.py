@@ -12,7 +12,7 @@ import click
 from redbeat.config import ensure_conf
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned, Span
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.errors import ConflictError
 from redbeat.management.as_json import progress_json
 from redbeat.presentation.describe import iso
 from redbeat.presentation.text import duration
@@ -20,6 +20,7 @@ from redbeat.printing import plural
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
+from .entry_options import as_option_errors
 from .options import INSTANT, Parsed, existing, load, option, option_error
 
 #: Number of seconds between two checks of the progress.
@@ -97,7 +98,8 @@ def backfill(
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         if since is not None and until is not None:
-            plan = _request(console, entry, (since, until), rate, again, dry_run)
+            with as_option_errors(console.ctx):
+                plan = _request(entry, (since, until), rate, again, dry_run)
             _report_plan(console, entry, plan, until, dry_run)
         if wait and not dry_run:
             _wait(console, entry)
@@ -106,41 +108,31 @@ def backfill(
 
 
 def _request(
-    console: Console,
-    entry: RedBeatSchedulerEntry,
-    span: Span,
-    rate: float,
-    again: bool,
-    dry_run: bool,
+    entry: RedBeatSchedulerEntry, span: Span, rate: float, again: bool, dry_run: bool
 ) -> Planned:
     try:
         return entry.backfill(*span, rate, again, dry_run)
     except ConflictError as error:
         problem = f"Beats keep recording runs of {entry.name!r}; try again later"
         raise failure(problem, EX_CONFLICT) from error
-    except InvalidEntryError as error:
-        if error.field not in ("since", "until", "rate"):
-            raise
-        raise option_error(console.ctx, error.field, error.problem) from error
 
 
 def _report_plan(
     console: Console, entry: RedBeatSchedulerEntry, plan: Planned, end: datetime, dry_run: bool
 ) -> None:
     name = str(entry.name)
+    count = len(plan.instants)
     if console.as_json:
-        console.emit(
-            {
-                "name": name,
-                "dry_run": dry_run,
-                "runs": len(plan.instants),
-                "left_out": plan.left_out,
-                "since": iso(plan.since),
-                "until": iso(plan.until),
-            }
-        )
+        span = {"since": iso(plan.since), "until": iso(plan.until)}
+        counts = {"runs": count, "left_out": plan.left_out}
+        console.emit({"name": name, "dry_run": dry_run, **counts, **span})
     if dry_run:
-        _list(console, entry, plan)
+        console.items(
+            plan.instants,
+            lambda at: {"scheduled_at": iso(at), "task_id": entry.task_id_of(at)},
+            (f"SCHEDULED ({console.zone})", "TASK ID"),
+            lambda at: (console.time(at), entry.task_id_of(at)),
+        )
     if plan.until < end:
         console.warn(
             f"the backfill ends at {console.time(plan.until)}, because the schedule itself will "
@@ -148,29 +140,17 @@ def _report_plan(
         )
     size = ensure_conf(console.app).history_size
     runs = entry.history
-    if plan.instants and len(runs) >= size > 0 and plan.since < runs[-1].scheduled_at:
+    if count and len(runs) >= size > 0 and plan.since < runs[-1].scheduled_at:
         console.warn(
             f"the history contains only the last {plural(size, 'run')}, so runs before "
             f"{console.time(runs[-1].scheduled_at)} count as not sent"
         )
-    if not entry.enabled and plan.instants and not dry_run:
+    if not entry.enabled and count and not dry_run:
         console.warn(f"{name} is paused: a beat sends the runs after you resume the entry")
-    left_out = (
-        f", {plural(plan.left_out, 'run')} skipped (sent or requested earlier)"
-        if plan.left_out
-        else ""
-    )
-    verb = "would be sent" if dry_run else "will be sent"
-    console.note(f"{name}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
-
-
-def _list(console: Console, entry: RedBeatSchedulerEntry, plan: Planned) -> None:
-    if console.as_json:
-        for instant in plan.instants:
-            console.emit({"scheduled_at": iso(instant), "task_id": entry.task_id_of(instant)})
-    elif plan.instants:
-        rows = [(console.time(instant), entry.task_id_of(instant)) for instant in plan.instants]
-        console.table((f"SCHEDULED ({console.zone})", "TASK ID"), rows)
+    text = f"{name}: {plural(count, 'run')} {'would' if dry_run else 'will'} be sent"
+    if plan.left_out:
+        text += f", {plural(plan.left_out, 'run')} skipped (sent or requested earlier)"
+    console.note(text)
 
 
 def progress_text(console: Console, one: Backfill) -> str:

@@ -183,7 +183,7 @@ class Console:
         as_object: Callable[[Any], Mapping[str, Any]],
         titles: Sequence[str],
         as_row: Callable[[Any], Sequence[str]],
-        nothing: str,
+        nothing: str = "",
     ) -> None:
         """Print each item as an object with ``--json``, otherwise print a table of all items.
 
@@ -193,8 +193,8 @@ class Console:
             for item in items:
                 self.emit(as_object(item))
         elif items:
-            self.table(titles, list(map(as_row, items)))
-        else:
+            self.table(titles, map(as_row, items))
+        elif nothing:
             self.note(nothing)
 
     def note(self, text: str) -> None:

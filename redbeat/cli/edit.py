@@ -45,7 +45,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         problem = "Give at least one option to change; for example: --every 30"
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)
-    with as_option_errors(console.ctx, values):
+    with as_option_errors(console.ctx):
         _change(console, entry, task, values)
         _save(entry)
     if static_among(console.store, [name]):

@@ -115,7 +115,7 @@ entry_options: Final = options(
 
 
 @contextmanager
-def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[None]:
+def as_option_errors(ctx: click.Context) -> Iterator[None]:
     """Convert :exc:`InvalidEntryError` into an error about the option with the invalid value."""
     try:
         yield
@@ -123,7 +123,7 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
         field = error.field.replace("[", ".").split(".")[0]
         name = OPTION_OF.get(field, field)
         if field == "schedule":
-            name = next((kind for kind in KINDS if values.get(kind)), "every")
+            name = next((kind for kind in KINDS if ctx.params.get(kind)), "every")
         if name not in {param.name for param in ctx.command.params}:
             raise
         inner = error.field if error.field not in (field, "schedule.every") else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -35,10 +35,11 @@ names_or_pattern: Final = options(
 def select_names(
     console: Console,
     verb: str,
+    paused: bool | None = None,
+    *,
     names: Sequence[str],
     match: str | None,
     yes: bool,
-    paused: bool | None = None,
 ) -> list[str]:
     """Return the names of the selected entries; end the command if no entry is selected.
 
@@ -107,11 +108,9 @@ def report_changed(
     example="'broken export, ask Ann'",
     help="Reason for the pause, which 'show' and the dashboard display.",
 )
-def pause(
-    console: Console, names: tuple[str, ...], match: str | None, yes: bool, note: str | None
-) -> None:
+def pause(console: Console, note: str | None, **selection: Any) -> None:
     """Pause entries until they are resumed."""
-    paused = select_names(console, "Pause", names, match, yes, paused=False)
+    paused = select_names(console, "Pause", paused=False, **selection)
     store = console.store
     changed = edits.pause(store, map(store.keys.entry, paused), note, None)
     report_changed(console, "paused", paused, changed)
@@ -119,12 +118,12 @@ def pause(
 
 @command("resume")
 @names_or_pattern
-def resume(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
+def resume(console: Console, **selection: Any) -> None:
     """Resume paused entries.
 
     An entry that missed runs during the pause catches up only one run.
     """
-    resumed = select_names(console, "Resume", names, match, yes, paused=True)
+    resumed = select_names(console, "Resume", paused=True, **selection)
     store, schedule = console.store, console.schedule
     keys = map(store.keys.entry, resumed)
     changed = edits.resume(store, keys, schedule.app, schedule.entry_class)
@@ -133,9 +132,9 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
 
 @command("trigger")
 @names_or_pattern
-def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
+def trigger(console: Console, **selection: Any) -> None:
     """Run entries now, in addition to their schedule."""
-    selected = select_names(console, "Trigger", names, match, yes)
+    selected = select_names(console, "Trigger", **selection)
     for name in selected:
         try:
             with existing(console, name):
@@ -149,7 +148,7 @@ def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bo
 @names_or_pattern
 def delete(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
     """Delete entries and their run histories."""
-    selected = select_names(console, "Delete", names, match, yes)
+    selected = select_names(console, "Delete", names=names, match=match, yes=yes)
     if names and not yes:
         confirm(console, "Delete", selected)
     statics = static_among(console.store, selected)

@@ -134,7 +134,7 @@ def _changes(
         return {}
     if not names:
         raise click.UsageError(f"--{given[0]} needs the names of the entries with the new rule")
-    with as_option_errors(console.ctx, values):
+    with as_option_errors(console.ctx):
         table = table_from(console, values)
         change = {name: getattr(DEFAULT, name) for name, value in table.items() if value is None}
         return {
