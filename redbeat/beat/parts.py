@@ -83,15 +83,14 @@ class PartedBeat:
 
     def __init__(self, scheduler: Any, stores: Sequence[Store], statics: Sequence[Statics]) -> None:
         self.running = False
-        self._scheduler, self.stores, self._statics = scheduler, stores, statics
+        self.stores = stores
         conf = ensure_conf(scheduler.app)
         self._clock: Callable[[], float] = scheduler.clock
-        self._shared = Shared(scheduler, stores[0].client)
-        self.layout = layout_of(conf)
+        self._layout = layout_of(conf)
         lock_key, timeout = scheduler.lock_key, scheduler.lock_timeout
         self.locks: list[BeatLock | None] = []
         for number, store in enumerate(stores):
-            key = lock_key and self.layout.lock_key(number, lock_key)
+            key = lock_key and self._layout.lock_key(number, lock_key)
             token = self.locks[0].token if self.locks and self.locks[0] else None
             terms = (self._clock, token, self._silence_of)
             self.locks.append(BeatLock(store, key, timeout, *terms) if key else None)
@@ -99,8 +98,11 @@ class PartedBeat:
         self.owned: set[int] = {0}
         #: The parts that now belong to other beats, but whose locks this beat may still hold.
         self._leaving: set[int] = set()
-        self._client = stores[0].client
-        self._parts: dict[int, Part] = {}
+        self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
+        self._parts = [
+            Part(number, Beat(scheduler, *terms, shared))
+            for number, terms in enumerate(zip(stores, self.locks, statics, strict=True))
+        ]
         self.health = BeatHealth(self._clock)
         self.executor = _executor(self._client, conf, len(stores))
         #: The servers that failed, and the local time when to try each of them again.
@@ -117,13 +119,13 @@ class PartedBeat:
     @property
     def sent(self) -> int:
         """How many runs were sent."""
-        return sum(beat.sent for beat in self._beats())
+        return sum(part.beat.sent for part in self._parts)
 
     def totals(self) -> dict[str, int]:
         """Return the sums of all counts of the parts; see :meth:`Beat.totals`."""
         totals: Counter[str] = Counter()
-        for beat in self._beats():
-            totals.update(beat.totals())
+        for part in self._parts:
+            totals.update(part.beat.totals())
         return totals
 
     # -- ticks ---------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class PartedBeat:
             if stop.pending:
                 return 0.0
             if self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._ask([self._part(0)])  # other beats must see that this beat is alive
+                self._ask([self._parts[0]])  # other beats must see that this beat is alive
         self._read_beats()
         for number in [*self._leaving]:
             self._leave(number)
@@ -161,7 +163,7 @@ class PartedBeat:
     def _due(self) -> list[Part]:
         """Return the parts to ask: one for each server that failed, when it is tried again."""
         now, found, tried = self._clock(), [], set[object]()
-        for part in sorted(map(self._part, self.owned), key=lambda part: part.next_at):
+        for part in sorted(self._own_parts(), key=lambda part: part.next_at):
             server = self._failed_server(part)
             if self._next_at(part) <= now and server not in tried:
                 found.append(part)
@@ -201,7 +203,7 @@ class PartedBeat:
         Waits a moment for those that were just asked; for a part that failed the last time only if
         all did.
         """
-        while asked := [part for part in self._parts.values() if part.asked is not None]:
+        while asked := [part for part in self._parts if part.asked is not None]:
             done = [part for part in asked if part.asked is not None and part.asked.done()]
             yield from sorted(done, key=lambda part: part.next_at)
             if done:
@@ -217,21 +219,14 @@ class PartedBeat:
     def _pause(self) -> float:
         now = self._clock()
         times = [self._looked_at + LOOK_INTERVAL]
-        for part in map(self._part, self.owned):
+        for part in self._own_parts():
             next_at = self._next_at(part)
             waits = part.asked is not None or self._failed_server(part) is not None
             times.append(max(next_at, now + ANSWER_POLL) if waits else next_at)
         return max(min(times) - now, 0.0)
 
-    def _part(self, number: int) -> Part:
-        if number not in self._parts:
-            store, lock, statics = self.stores[number], self.locks[number], self._statics[number]
-            beat = Beat(self._scheduler, store, lock, statics, self._shared)
-            self._parts[number] = Part(number, beat)
-        return self._parts[number]
-
-    def _beats(self) -> list[Beat]:
-        return [part.beat for part in [*self._parts.values()]]
+    def _own_parts(self) -> list[Part]:
+        return [self._parts[number] for number in sorted(self.owned)]
 
     # -- which parts ---------------------------------------------------------------------------
 
@@ -240,7 +235,7 @@ class PartedBeat:
 
         Two round trips, unless the first part did not answer its last tick.
         """
-        part, lock = self._part(0), self.locks[0]
+        part, lock = self._parts[0], self.locks[0]
         if self._clock() - self._looked_at < LOOK_INTERVAL:
             return
         self._looked_at = self._clock()
@@ -275,16 +270,14 @@ class PartedBeat:
 
     def _leave(self, number: int) -> None:
         """Give a part to its new owner, unless the part does not answer. A few round trips."""
-        part = self._parts.get(number)
-        if part is not None:
-            if part.asked is not None and not part.asked.done():
-                return
-            part.asked = None
-            part.beat.guarded(part.beat.resign)
-            if not part.beat.available:
-                return
+        part = self._parts[number]
+        if part.asked is not None and not part.asked.done():
+            return
+        part.asked = None
+        part.beat.guarded(part.beat.resign)
+        if part.beat.available:
             part.next_at = -math.inf
-        self._leaving.discard(number)
+            self._leaving.discard(number)
 
     def _silence_of(self, token: str) -> float:
         """Return the seconds since the last request of a beat to the first part.
@@ -292,7 +285,7 @@ class PartedBeat:
         The seconds are counted up to the last list of beats; for a beat that was never on it, from
         the first one. Returns 0 while this beat is not on the list, which is then out of date.
         """
-        if self._part(0).beat.token not in self._seen_at:
+        if self._parts[0].beat.token not in self._seen_at:
             return 0.0
         return self._last_look - self._seen_at.get(token, self._first_look)
 
@@ -308,7 +301,7 @@ class PartedBeat:
         """Let the next tick ask the part with this wake-up channel; return whether it is owned."""
         channels = [store.keys.wakeup for store in self.stores]
         number = channels.index(channel) if channel in channels else -1
-        if number in self._parts:
+        if number in self.owned:
             self._parts[number].next_at = -math.inf
         return number in self.owned
 
@@ -317,21 +310,20 @@ class PartedBeat:
     @property
     def available(self) -> bool:
         """Whether any part answered its last tick."""
-        return any(map(self._answers, self._parts))
+        return any(map(self._answers, self.owned))
 
     def _answers(self, number: int) -> bool:
         """Return whether this beat works on a part, and the part answered its last tick."""
-        part = self._parts.get(number)
-        return part is not None and part.beat.available
+        return number in self.owned and self._parts[number].beat.available
 
     def take_lock(self) -> None:
         """Acquire the lock of the first part if it is free. One round trip."""
-        self._part(0).settle().take_lock()
+        self._parts[0].settle().take_lock()
 
     def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
         """Send one entry if it is due, and record the run; see :meth:`Beat.run_one`."""
-        number, _ = self.layout.split(entry.key)
-        return self._part(number).settle().run_one(entry, options)
+        number, _ = self._layout.split(entry.key)
+        return self._parts[number].settle().run_one(entry, options)
 
     def use_lock(self, lock: Any, _timeout: float) -> None:
         """Raise :exc:`ConfigurationError` if a program replaced the lock."""
@@ -346,8 +338,8 @@ class PartedBeat:
 
         What a part does not answer, the next ticks try again.
         """
-        for number in sorted(self.owned):
-            beat = self._part(number).settle()
+        for part in self._own_parts():
+            beat = part.settle()
             if beat.health.leads:
                 beat.guarded(beat.sync_now)
 
@@ -366,12 +358,12 @@ class PartedBeat:
         """Call ``work`` for each beat, the first part's last; try each failing server once."""
         broken: set[object] = set()
         errors: list[Exception] = []
-        for number in sorted(self._parts, reverse=True):
-            server = self._server_of(number)
+        for part in reversed(self._parts):
+            server = self._server_of(part.number)
             if server in broken:
                 continue
             try:
-                work(self._parts[number].settle())
+                work(part.settle())
             except (RedisError, OSError) as error:
                 broken.add(server)
                 errors.append(error)
@@ -391,10 +383,10 @@ class PartedBeat:
 
     def _observe_health(self) -> None:
         """Combine the health of the parts: the beat is healthy if any of its parts is."""
-        health, beats = self.health, self._beats()
+        health, parts = self.health, [part.beat.health for part in self._parts]
         health.ticked()
-        health.observe(any(beat.health.leads for beat in beats), no_lock=False)
-        health.problem = next(filter(None, (beat.health.problem for beat in beats)), "")
+        health.observe(any(part.leads for part in parts), no_lock=False)
+        health.problem = next(filter(None, (part.problem for part in parts)), "")
         (health.completed if self.available else health.failed)()
 
 
