@@ -219,14 +219,12 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     builder_options = [name for name in REDBEAT_OPTIONS if name not in CLIENT_OPTIONS]
     redbeat_options = {name: options.pop(name) for name in builder_options if name in options}
     from_url = _url_options(addresses[0], endpoint)
-    _warn_about_database(endpoint, addresses, from_url, options)
     layers = [from_url, options]
     if endpoint.options_inherited:
         layers.reverse()
     kwargs: dict[str, Any] = {"decode_responses": True, **SOCKET_DEFAULTS}
     kwargs |= _without_tls(layers[0]) | _without_tls(layers[1])
-    if not kwargs.keys() & {"retry", "retry_on_error"}:
-        kwargs |= stale_connection_retry()
+    _warn_about_database(endpoint, addresses, from_url.get("db"), kwargs.get("db") or 0)
     kwargs |= encryption(endpoint, addresses[0].scheme, _only_tls(from_url), _only_tls(options))
     return Parameters(
         scheme=addresses[0].scheme,
@@ -260,14 +258,17 @@ def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name.split("_")[0] != "ssl"}
 
 
-def stale_connection_retry() -> dict[str, Any]:
-    """Return redis-py arguments for one immediate retry after a connection error.
+def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return redis-py arguments with one immediate retry after a connection error.
 
-    A retry replaces a pooled connection that the server closed because it was idle.
+    The retry replaces a pooled connection that the server closed because it was idle. Arguments
+    with a retry of their own stay as they are.
     """
+    if kwargs.keys() & {"retry", "retry_on_error"}:
+        return dict(kwargs)
     retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
     # redis-py 5 retries a command only if ``retry`` and ``retry_on_error`` are both set.
-    return {"retry": retry, "retry_on_error": [RedisConnectionError]}
+    return {**kwargs, "retry": retry, "retry_on_error": [RedisConnectionError]}
 
 
 def _addresses(endpoint: Endpoint) -> list[Address]:
@@ -312,24 +313,18 @@ def _parsed(name: str, text: str, setting: str) -> Any:
 
 
 def _warn_about_database(
-    endpoint: Endpoint,
-    addresses: list[Address],
-    from_url: Mapping[str, Any],
-    options: Mapping[str, Any],
+    endpoint: Endpoint, addresses: list[Address], in_url: int | None, now: int
 ) -> None:
     """Log a warning if RedBeat 2 used another database with the current settings."""
-    scheme = addresses[0].scheme
+    scheme, option = addresses[0].scheme, endpoint.options.get("db") or 0
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
-    option, url = options.get("db"), from_url.get("db")
-    first, second = (url, option) if endpoint.options_inherited else (option, url)
-    now = (second if first is None else first) or 0
-    if len(addresses) > 1:  # RedBeat 2 parsed several URLs as one URL
-        url = None
     if scheme == "redis-sentinel":
-        before = option or 0
+        before = option
+    elif in_url is None or len(addresses) > 1:  # RedBeat 2 parsed several URLs as one URL
+        before = 0 if endpoint.options_inherited else option
     else:
-        before = (0 if endpoint.options_inherited else option or 0) if url is None else url
+        before = in_url
     if now != before:
         message = (
             "The schedule is in database %s; with the current %s and %s, RedBeat 2 used database %s"

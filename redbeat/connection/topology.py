@@ -23,7 +23,7 @@ from redbeat.errors import ConfigurationError
 from .borrowing import connection_like
 from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
 from .cluster import LateCluster, server_errors
-from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
+from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, with_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 from .urls import SOCKETS
 
@@ -138,7 +138,7 @@ def _socket(parameters: Parameters) -> Redis:
 
 def _master(parameters: Parameters, **address: Any) -> Redis:
     with _config_errors(parameters):
-        client = MasterClient(**{**address, **parameters.kwargs})
+        client = MasterClient(**{**address, **with_retry(parameters.kwargs)})
         connection_like(client.connection_pool)  # redis-py validates the arguments
     return client
 
@@ -148,7 +148,7 @@ def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
 
 
 def _sentinel(parameters: Parameters) -> Redis:
-    options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
+    options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
     if parameters.scheme == "redis-sentinel" and "sentinels" not in options:
         raise ConfigurationError(
             f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
@@ -173,8 +173,7 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         kwargs |= tls_options([Layer(setting, tls)])
     # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
     # pauses between the attempts.
-    retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
-    return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
+    return {**SENTINEL_DEFAULTS, **with_retry(hide_credentials(kwargs))}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:
@@ -191,12 +190,8 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
             f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
             "cluster has only database 0: remove the database"
         )
-    # Remove the defaults of stale_connection_retry(), because they are for single servers. Do not
-    # remove the user's own retry options.
-    if kwargs.get("retry_on_error") == [RedisConnectionError]:
-        del kwargs["retry"], kwargs["retry_on_error"]
-        if _RETRY_IS_FOR_CLUSTER:
-            kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
+    if _RETRY_IS_FOR_CLUSTER and not kwargs.keys() & {"retry", "retry_on_error"}:
+        kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
     # A schedule without shards uses only one slot, so it works even if other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
