@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
@@ -27,6 +28,9 @@ from redbeat.storage.store import Store
 #: The side key in which :func:`pop` notes for a minute what it deleted.
 POPPED, REMEMBERED = "popped:", "60"
 
+#: What a definition or policy raises that is not a JSON object.
+UNREADABLE = (ValueError, TypeError)
+
 # -- pause, resume and release ---------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -
         change.add = state.hold.until if state.hold else changes.NOW if state.triggers else DISABLED
         return change
 
-    return change_all(store, keys, paused)
+    return change_all(store, keys, paused, skip=UNREADABLE)
 
 
 def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> dict[str, Row]:
@@ -71,7 +75,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
             change.add = changes.NOW
         return change
 
-    return change_all(store, keys, enabled)
+    return change_all(store, keys, enabled, skip=UNREADABLE)
 
 
 def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
@@ -116,51 +120,51 @@ def _take_over(entry: Any, changed: dict[str, Row]) -> None:
 
 
 def change_all(
-    store: Store, keys: Iterable[str], change_of: Callable[[Row, float], Change | None]
+    store: Store,
+    keys: Iterable[str],
+    change_of: Callable[[Row, float], Change | None],
+    skip: tuple[type[Exception], ...] = (),
 ) -> dict[str, Row]:
-    """Change the readable entries, and return what is stored then, by key.
+    """Change entries, and return what is stored then, by key.
 
-    ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done.
+    ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done. An
+    entry for which it raises an error of ``skip`` is left out, like one that does not exist.
     """
     done: dict[str, Row] = {}
     for batch in batches(dict.fromkeys(keys)):
-        reply = changes.apply(store, reading(batch))
-        for _ in range(changes.ATTEMPTS):
-            rows = _rows_in(reply)
-            made = list(_changes(rows, reply.now, change_of, done))
-            if not made:
-                break
-            reply = changes.apply(store, [change for _, change in made])
-            for (row, change), answer in zip(made, reply.answers, strict=True):
-                if answer.word == words.DONE:
-                    done[row.key] = changes.after(row, change)
-        else:
-            left = _rows_in(reply)
-            if left:
-                raise ConflictError(store.keys.name_of(left[0].key))
+        done.update((row.key, row) for row in _changed(store, batch, change_of, skip))
     return done
 
 
-def _changes(
-    rows: Iterable[Row],
-    now: float,
+def _changed(
+    store: Store,
+    keys: Sequence[str],
     change_of: Callable[[Row, float], Change | None],
-    done: dict[str, Row],
-) -> Iterator[tuple[Row, Change]]:
-    """Yield the changes of rows; what needs none is done, what cannot be read is left out."""
-    for row in rows:
-        try:
-            change = change_of(row, now)
-        except (ValueError, TypeError):  # the definition or the policy is not a JSON object
-            continue
-        if change is None:
-            done[row.key] = row
-        else:
-            yield row, change
+    skip: tuple[type[Exception], ...],
+) -> Iterator[Row]:
+    reply = changes.apply(store, reading(keys))
+    for attempt in range(changes.ATTEMPTS + 1):
+        rows, made = list[Row](), list[Change]()
+        for row in _rows_in(reply):
+            if attempt == changes.ATTEMPTS:
+                raise ConflictError(store.keys.name_of(row.key))
+            with suppress(*skip):
+                change = change_of(row, reply.now)
+                if change is None:
+                    yield row
+                else:
+                    rows.append(row)
+                    made.append(change)
+        if not made:
+            return
+        reply = changes.apply(store, made)
+        for row, change, answer in zip(rows, made, reply.answers, strict=True):
+            if answer.word == words.DONE:
+                yield changes.after(row, change)
 
 
 def _rows_in(reply: Reply) -> list[Row]:
-    """Return the rows of the readable entries that differ from what was expected."""
+    """Return the rows of the entries that differ from what was expected."""
     rows = [answer.row for answer in reply.answers if answer.row is not None]
     return [row for row in rows if row.definition is not None]
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
 from redbeat.codec.stored import bytes_of, text_of, texts_in
 from redbeat.entries import backfill
 from redbeat.entries.backfill import BACKFILL_RATE, MAX_TRIGGERS, MIN_RATE, Backfill, Planned
-from redbeat.entries.changes import ATTEMPTS, apply, change_of, keep_due, state_of
+from redbeat.entries.changes import change_of, keep_due, read, state_of
+from redbeat.entries.edits import change_all
 from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import SENT_OUTCOMES, read_history
 from redbeat.entries.saving import entry_of, score_of
 from redbeat.entries.state import TRIGGER, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule
-from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.errors import InvalidEntryError
 from redbeat.storage.commands import not_an_entry
-from redbeat.storage.reading import reading
-from redbeat.storage.rows import Row
+from redbeat.storage.rows import Change, Row
 from redbeat.storage.store import Store
-from redbeat.storage.words import ABSENT, DONE, FULL, HISTORY, LOOK, QUARANTINED, UNSCHEDULED
-
-T = TypeVar("T")
-Backfills = tuple[Backfill, ...]
-
+from redbeat.storage.words import ABSENT, FULL, HISTORY, LOOK, QUARANTINED, UNSCHEDULED
 
 #: A state with waiting runs has this text.
 WAITING: Final = '"waiting"'
@@ -42,7 +38,7 @@ def request_run(store: Store, entry: Any) -> str:
     line = trigger_line(run_id)
     word = store.say(key, line, kind=TRIGGER, age=0, doubt=WAITING)
     if word == LOOK:
-        row, _ = _existing(store, entry)
+        row = _existing(store, entry)
         waiting = len(state_of(row).triggers)
         waiting += sum(said.kind == TRIGGER for said in read_inbox(row.inbox))
         is_full = waiting >= MAX_TRIGGERS
@@ -63,16 +59,15 @@ def request_run(store: Store, entry: Any) -> str:
 _QUARANTINED: Final = "%s is in quarantine; repair the entry first"
 
 
-def _existing(store: Store, entry: Any) -> tuple[Row, float]:
-    """Return the row of an entry, and the time of Redis; raises KeyError. One round trip."""
+def _existing(store: Store, entry: Any) -> Row:
+    """Return the row of an entry; raises KeyError. One round trip."""
     key = entry.writable_key()
-    reply = apply(store, reading([key]))
-    row = reply.answers[0].row
+    row = read(store, [key]).get(key)
     if row is None:
         raise KeyError(entry.name)
     if row.problem:
         raise InvalidEntryError("name", not_an_entry(key))
-    return row, reply.now
+    return row
 
 
 def request_backfill(
@@ -93,10 +88,10 @@ def request_backfill(
     span, run_id = _span_of(since, until, rate), uuid.uuid4().hex[:12]
     plans: list[Planned] = []
 
-    def planned(row: Row, stored: Any, now: float) -> tuple[Planned, Backfills | None]:
-        state = state_of(row)
+    def added(row: Row, now: float) -> Change | None:
+        stored, state = entry_of(row, entry.app, type(entry)), state_of(row)
         if any(one.id == run_id for one in state.backfills):
-            return plans[-1], None  # an earlier attempt stored it, and its reply was lost
+            return None  # an earlier attempt stored it, and its reply was lost
         # Read after the row: if a run is recorded in between, the change differs.
         text = store.client.hget(bytes_of(row.key), HISTORY)
         runs = read_history("\n".join(texts_in(text_of(text) if text else None)))
@@ -108,14 +103,16 @@ def request_backfill(
         plan = backfill.planned(request, occurrences, sent, earlier)
         plans.append(plan)
         if dry_run or plan.backfill is None:
-            return plan, None
+            return None
         if not row.score:
             raise _unscheduled(stored)
         if state.quarantine is not None:
             raise InvalidEntryError("name", _QUARANTINED % repr(stored.name))
-        return plan, backfill.with_backfill(state.backfills, plan.backfill, again)
+        backfills = backfill.with_backfill(state.backfills, plan.backfill, again)
+        return _with_backfills(row, stored, backfills, now)
 
-    return _change_backfills(store, entry, planned)
+    _change(store, entry, added)
+    return plans[-1]
 
 
 def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
@@ -125,12 +122,17 @@ def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
     change of the entry in between.
     """
 
-    def without(row: Row, *_: Any) -> tuple[list[Backfill], Backfills | None]:
-        backfills = state_of(row).backfills
-        ended = [one for one in backfills if not one.finished]
-        return ended, backfill.cancelled(backfills) if ended else None
+    ended: list[Backfill] = []
 
-    return _change_backfills(store, entry, without)
+    def without(row: Row, now: float) -> Change | None:
+        stored, backfills = entry_of(row, entry.app, type(entry)), state_of(row).backfills
+        ended[:] = [one for one in backfills if not one.finished]
+        if not ended:
+            return None
+        return _with_backfills(row, stored, backfill.cancelled(backfills), now)
+
+    _change(store, entry, without)
+    return ended
 
 
 def stored_backfills(store: Store, entry: Any) -> list[Backfill]:
@@ -138,33 +140,24 @@ def stored_backfills(store: Store, entry: Any) -> list[Backfill]:
 
     Raises KeyError if the entry does not exist, and :exc:`DecodeError` if it cannot be read.
     """
-    row, _ = _existing(store, entry)
+    row = _existing(store, entry)
     entry_of(row, entry.app, type(entry))
     return list(state_of(row).backfills)
 
 
-def _change_backfills(
-    store: Store, entry: Any, decide: Callable[[Row, Any, float], tuple[T, Backfills | None]]
-) -> T:
-    """Store the backfills that ``decide`` returns with its result, None for no change."""
-    row, now = _existing(store, entry)
-    for _ in range(ATTEMPTS):
-        stored = entry_of(row, entry.app, type(entry))
-        result, backfills = decide(row, stored, now)
-        if backfills is None:
-            return result
-        state = state_of(row)
-        state.waiting = (*state.triggers, *backfills)
-        keep_due(row, state)
-        score = score_of(stored, state, from_timestamp(now))
-        reply = apply(store, [change_of(row, state, score=score)])
-        (answer,) = reply.answers
-        if answer.word == DONE:
-            return result
-        if answer.row is None:
-            raise KeyError(entry.name)
-        row, now = answer.row, reply.now
-    raise ConflictError(str(entry.name))
+def _with_backfills(row: Row, stored: Any, backfills: Sequence[Backfill], now: float) -> Change:
+    """Return the change that stores the backfills of an entry."""
+    state = state_of(row)
+    state.waiting = (*state.triggers, *backfills)
+    keep_due(row, state)
+    return change_of(row, state, score=score_of(stored, state, from_timestamp(now)))
+
+
+def _change(store: Store, entry: Any, change: Callable[[Row, float], Change | None]) -> None:
+    key = entry.writable_key()
+    if key not in change_all(store, [key], change):
+        stored_backfills(store, entry)  # says what is wrong with it
+        raise KeyError(entry.name)
 
 
 def _unscheduled(entry: Any) -> InvalidEntryError:

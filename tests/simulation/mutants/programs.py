@@ -149,12 +149,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "backfill-without-check",
         "A backfill is stored although a run was recorded since it was planned.",
         "entries/run_requests.py",
-        "reply = apply(store, [change_of(row, state, score=score)])",
-        (
-            "change = change_of(row, state, score=score)\n"
-            "        change.expect = None\n"
-            "        reply = apply(store, [change])"
-        ),
+        "return change_of(row, state, score=",
+        "return Change(row.key, set={'state': state.text()}, score=",
         ("tests/entries/test_together.py", "tests/entries/test_run_requests.py"),
     ),
     Mutant(
