@@ -29,7 +29,6 @@ __all__: tuple[str, ...] = (
     "MissingPackageError",
     "RedBeatJSONDecoder",
     "RedBeatJSONEncoder",
-    "active_codec",
     "decode",
     "decode_schedule",
     "encode",
@@ -94,11 +93,6 @@ def use_names_of(module: str) -> None:
     """Use the encoder and the decoder that an imported module has under their names."""
     global names  # noqa: PLW0603 - one codec per process
     names = sys.modules[module]
-
-
-def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
-    """Return the active encoder and decoder."""
-    return names.RedBeatJSONEncoder, names.RedBeatJSONDecoder
 
 
 def encode(value: Any, field: str = "") -> str:

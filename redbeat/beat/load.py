@@ -12,10 +12,10 @@ from typing import Any, Final
 from celery import Celery
 from celery.schedules import crontab
 
+from redbeat import decoder
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import is_valid_text
 from redbeat.config import ensure_conf
-from redbeat.decoder import active_codec
 from redbeat.entries import calendars
 from redbeat.entries.changes import state_of
 from redbeat.entries.decide import Plan
@@ -51,7 +51,7 @@ class Rules:
         self.zone = app.timezone
         self._conf = ensure_conf(app)
         self._entry_class = entry_class
-        self._codec = active_codec()
+        self._decoder = decoder.names.RedBeatJSONDecoder
         self._rules: OrderedDict[str, Rule] = OrderedDict()
         #: The calendars, name -> JSON, and what some of them exclude in a time zone.
         self._calendars: Mapping[str, str] = {}
@@ -73,11 +73,11 @@ class Rules:
         return rule
 
     def refresh(self, entry_class: type[Any]) -> None:
-        """Forget all rules if a program replaced the codec or the class of entries."""
-        codec = active_codec()
-        if codec != self._codec or entry_class is not self._entry_class:
+        """Forget all rules if a program replaced the decoder or the class of entries."""
+        makers = decoder.names.RedBeatJSONDecoder, entry_class
+        if makers != (self._decoder, self._entry_class):
             self.forget()
-            self._codec, self._entry_class = codec, entry_class
+            self._decoder, self._entry_class = makers
 
     def use_calendars(self, texts: Mapping[str, str]) -> None:
         """Use these calendars from now on; ``texts`` maps their names to JSON."""

@@ -74,7 +74,8 @@ class Sync:
         if not self._vanished(reply) and not self.statics.unwritten:
             # Without a lock one is enough, because a beat with a newer ``beat_schedule`` may have
             # removed the others.
-            wanted = min(len(self.statics), 1) if self.turn.is_shared else len(self.statics)
+            statics = len(self.statics.names)
+            wanted = min(statics, 1) if self.turn.is_shared else statics
             if not 0 <= reply.statics < wanted or self.clock() < self.again_at:
                 return False
             logger.warning(

@@ -53,7 +53,7 @@ class Buckets:
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
         """Return the number of values in each bucket, without empty buckets."""
-        return Counter(map(self.field, values))
+        return Counter([self.fields[bisect_left(self.bounds, value)] for value in values])
 
 
 LATENESS: Final = Buckets(

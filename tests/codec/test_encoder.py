@@ -15,12 +15,12 @@ from celery.schedules import schedule
 from dateutil import tz
 from dateutil.rrule import MO
 
+from redbeat import decoder
 from redbeat.decoder import (
     MAX_DEPTH,
     MAX_TEXT,
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
-    active_codec,
     decode,
     encode,
 )
@@ -186,12 +186,12 @@ def replace(monkeypatch: pytest.MonkeyPatch) -> Replace:
 
 
 def test_without_a_replacement_the_codec_is_that_of_redbeat() -> None:
-    assert active_codec() == (RedBeatJSONEncoder, RedBeatJSONDecoder)
+    assert decoder.names.RedBeatJSONEncoder is RedBeatJSONEncoder
+    assert decoder.names.RedBeatJSONDecoder is RedBeatJSONDecoder
 
 
 def test_a_replaced_codec_is_used(replace: Replace) -> None:
     replace(RedBeatJSONEncoder=MyEncoder, RedBeatJSONDecoder=MyDecoder)
-    assert active_codec() == (MyEncoder, MyDecoder)
     text = encode({"kwargs": {"m": Money()}, "schedule": schedule(5)})
     assert json.loads(text)["kwargs"]["m"] == {"__type__": "money", "paid": NOON.isoformat()}
     found = decode(text, "x")
