@@ -37,14 +37,14 @@ SLACK = timedelta(seconds=60)
 Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
-def agenda(
-    pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
-) -> Iterator[tuple[datetime, str]]:
-    """Yield the due time and the entry name of each run after ``after``, in order of time.
+#: The entries in due order. Each page is a pair of a list of entries and the due time of the last
+#: entry (None for the last page). An entry on a later page is not due before the last entry of an
+#: earlier page.
+Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
-    ``pages`` contains the entries in due order. Each page is a pair of a list of entries and the
-    due time of the last entry (None for the last page). An entry on a later page is not due before
-    the last entry of an earlier page.
+
+def agenda(pages: Pages, after: datetime) -> Iterator[tuple[datetime, str]]:
+    """Yield the due time and the entry name of each run after ``after``, in order of time.
 
     A page is read only when the iteration reaches the due time of the previous page.
     """
@@ -104,8 +104,6 @@ MINUTE: Final = timedelta(minutes=1)
 #: Maximum number of entries in a forecast, rounded up to a whole page.
 MAX_ENTRIES: Final = 5_000
 
-Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
-
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
@@ -128,42 +126,37 @@ class Forecast:
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return a forecast of the runs after ``since`` and before ``until``.
 
-    See :func:`agenda` for the form of ``pages``. The function reads only the pages whose entries
+    The function reads only the pages whose entries
     can have runs in the period. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES`
     entries, the forecast ends before ``until``.
     """
+    entries, end = _due_before(until, pages, MAX_ENTRIES)
     runs: dict[str, list[datetime]] = {}
-    end, entry_count, run_count = until, 0, 0
+    for number, (at, name) in enumerate(agenda([(entries, None)], since)):
+        if at >= end or number == MAX_RUNS:
+            end = min(at, end)
+            break
+        runs.setdefault(name, []).append(at)
+    kept = {name: [at for at in instants if at < end] for name, instants in runs.items()}
+    found = {name: instants for name, instants in kept.items() if instants}
+    return Forecast(since, max(end, since), found, end == until)
+
+
+def _due_before(
+    end: datetime, pages: Pages, most: int
+) -> tuple[list[RedBeatSchedulerEntry], datetime]:
+    """Return the entries that can have runs before ``end``, and the end until which these are all.
+
+    Reads no page after the first ``most`` entries.
+    """
+    found: list[RedBeatSchedulerEntry] = []
     for entries, last_due in pages:
-        for entry in entries:
-            later = takewhile(partial(gt, end), due_times(entry, since))
-            instants = list(islice(later, MAX_RUNS + 1))
-            if instants:
-                runs[str(entry.name)] = instants
-                run_count += len(instants)
-            if run_count > MAX_RUNS:
-                end, run_count = _drop_later_half(runs)
-        entry_count += len(entries)
+        found += entries
         if last_due is None or last_due - SLACK >= end:
             break
-        if entry_count >= MAX_ENTRIES:
-            end = max(last_due - SLACK, since)
-            break
-    kept = {name: [at for at in instants if at < end] for name, instants in runs.items()}
-    ordered = sorted((instants[0], name) for name, instants in kept.items() if instants)
-    return Forecast(since, end, {name: kept[name] for _, name in ordered}, end == until)
-
-
-def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
-    """Remove the later half of all runs.
-
-    Returns the new end of the forecast, and the number of remaining runs.
-    """
-    all_instants = sorted(instant for instants in runs.values() for instant in instants)
-    end = all_instants[len(all_instants) // 2]
-    for name, instants in runs.items():
-        runs[name] = [instant for instant in instants if instant < end]
-    return end, sum(map(len, runs.values()))
+        if len(found) >= most:
+            return found, last_due - SLACK
+    return found, end
 
 
 #: Maximum number of entries that :func:`load` reads, rounded up to a whole page.
@@ -230,7 +223,7 @@ class Periods:
         runs = self.grid(entry)
         if runs is not None:
             return self._count_grid(runs)
-        later = islice(takewhile(partial(gt, self.end), due_times(entry, self.since)), MAX_RUNS)
+        later = first_runs(entry, self.since, self.end, MAX_RUNS)
         if type(entry.schedule) is not crontab or known is None or not _has_only_a_rule(entry):
             return self.count(later)
         if entry.policy.spread or entry.runs_left is not None or asks_itself(entry.schedule):
@@ -301,7 +294,7 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
 def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     """Return the number of runs in each period.
 
-    See :func:`agenda` for the form of ``pages``. The computing time hardly grows with the number of
+    The computing time hardly grows with the number of
     runs: the runs of an interval are not listed, and the runs of a crontab are computed only once
     for all entries with this crontab. If ``totals`` is true, each entry has a single count of its
     runs in all periods, so the memory does not grow with the number of periods.
@@ -311,23 +304,16 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     firsts: dict[str, int] = {}
     known: dict[Rule, list[int]] = {}
     sums = [0] * periods.number
-    entry_count, complete = 0, True
-    for entries, last_due in pages:
-        for entry in entries:
-            each = periods.counts(entry, known)
-            if any(each):
-                name = str(entry.name)
-                sums = list(map(add, sums, each))
-                firsts[name] = next(index for index, count in enumerate(each) if count)
-                counts[name], found[name] = [sum(each)] if totals else each, entry
-        entry_count += len(entries)
-        if last_due is None or last_due - SLACK >= periods.end:
-            break
-        if entry_count >= MAX_LOADED:
-            complete = False
-            break
+    entries, end = _due_before(periods.end, pages, MAX_LOADED)
+    for entry in entries:
+        each = periods.counts(entry, known)
+        if any(each):
+            name = str(entry.name)
+            sums = list(map(add, sums, each))
+            firsts[name] = next(index for index, count in enumerate(each) if count)
+            counts[name], found[name] = [sum(each)] if totals else each, entry
     ordered = {name: counts[name] for name in sorted(counts, key=lambda name: (firsts[name], name))}
-    return Load(periods.start, periods.length, sums, ordered, found, complete)
+    return Load(periods.start, periods.length, sums, ordered, found, end == periods.end)
 
 
 def first_runs(
@@ -450,18 +436,20 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
     for stored, changed in islice(pairs, MAX_SIMULATED):
-        found: list[list[Expected] | None] = []
+        before, after = list[Expected](), None
         try:
-            for entry, begin in (stored, since), _saved_at(since, stored, changed, now):
-                found.append(None if entry is None else _runs_in(entry, begin, end, now))
-                count += len(found[-1] or ())
+            if stored is not None:
+                before = _runs_in(stored, since, end, now)
+            if changed is not None:
+                after = _runs_in(*_saved_at(since, stored, changed, now), end, now)
         except OverflowError as error:
             problem = f"{since.isoformat()} is too close to the year 1 or 9999; use another time"
             raise InvalidEntryError("since", problem) from error
+        count += len(before) + len(after or ())
         either = changed or stored
         if either is not None:
-            runs_of = found[0] or (), found[1]
-            entries[str(either.name)] = EntrySimulation(zone_of(either), *runs_of, either.enabled)
+            runs = before, after
+            entries[str(either.name)] = EntrySimulation(zone_of(either), *runs, either.enabled)
         if count > 2 * MAX_RUNS:
             end, count = _drop_latest(entries)
     if count > MAX_RUNS:
@@ -498,12 +486,10 @@ def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
 def _saved_at(
     since: datetime,
     stored: RedBeatSchedulerEntry | None,
-    changed: RedBeatSchedulerEntry | None,
+    changed: RedBeatSchedulerEntry,
     now: datetime,
-) -> tuple[RedBeatSchedulerEntry | None, datetime]:
+) -> tuple[RedBeatSchedulerEntry, datetime]:
     """Return the changed entry with its history at ``since``, and the time when its runs begin."""
-    if changed is None:
-        return None, since
     if stored is not None:
         return changed.saved_at(since, stored, now), since
     created = changed.created_at(since)
