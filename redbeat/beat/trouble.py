@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.exceptions import ResponseError
@@ -37,7 +37,6 @@ ENDED_A_BEAT: Final = "the processes of two beats ended while they had only this
 ENOUGH: Final = 2
 
 
-@dataclass
 class FailedTicks:
     """Counts and logs consecutive failed ticks; each method sets the ``health`` of the beat.
 
@@ -49,50 +48,48 @@ class FailedTicks:
         clock: returns monotonic seconds.
     """
 
-    scheduler: Any
-    client: Any
-    url: str
-    health: BeatHealth
-    clock: Callable[[], float]
-    #: How many ticks failed because of Redis, and how many failed for another reason.
-    of_redis: int = 0
-    others: int = 0
-    #: Local times of the first and the last tick that failed because of Redis.
-    first_at: float = 0.0
-    last_at: float = 0.0
-    ever_answered: bool = False
-    logged_kinds: set[str] = field(default_factory=set)
+    def __init__(
+        self, scheduler: Any, client: Any, url: str, health: BeatHealth, clock: Callable[[], float]
+    ) -> None:
+        self._scheduler, self._client, self._url = scheduler, client, safe_url(url)
+        self._health, self._clock = health, clock
+        #: How many ticks failed because of Redis, and how many failed for another reason.
+        self.of_redis = self._others = 0
+        #: Local times of the first and the last tick that failed because of Redis.
+        self._first_at = self._last_at = 0.0
+        self._ever_answered = False
+        self._logged_kinds: set[str] = set()
 
     def tick_failed(self, error: Exception) -> float:
         """Log an error that does not come from Redis; return the seconds to wait."""
-        self.others += 1
-        wait, reason = TICK_WAIT.after(self.others), reason_of(error)
-        self.health.tick_error = f"the tick fails: {reason}"
-        if self.others == 1:
+        self._others += 1
+        wait, reason = TICK_WAIT.after(self._others), reason_of(error)
+        self._health.tick_error = f"the tick fails: {reason}"
+        if self._others == 1:
             logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
-        elif should_log(self.others):
+        elif should_log(self._others):
             message = "beat: The tick failed %d times, trying again every %.0f s: %s"
-            logger.error(message, self.others, wait, reason)
+            logger.error(message, self._others, wait, reason)
         return wait
 
     def redis_failed(self, error: Exception) -> float:
         """Log an error of Redis; return the seconds to wait."""
-        self.health.failed()
-        self.last_at = self.clock()
+        self._health.failed()
+        self._last_at = self._clock()
         if not self.of_redis:
-            self.first_at = self.last_at
-            emit(redis_lost, self.scheduler, error=error)
+            self._first_at = self._last_at
+            emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
         # Log the first error of each kind, because a lasting error may follow a short one such as
         # "connection refused".
-        if kind not in self.logged_kinds or should_log(self.of_redis):
-            self.logged_kinds.add(kind)
-            why = "" if self.ever_answered else hint(error, self.client)
+        if kind not in self._logged_kinds or should_log(self.of_redis):
+            self._logged_kinds.add(kind)
+            why = "" if self._ever_answered else hint(error, self._client)
             what = "refuses a command" if type(error) is ResponseError else "is not available"
             logger.error(
                 "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
-                *(what, REDIS_WAIT.longest, safe_url(self.url), kind, error, why),
+                *(what, REDIS_WAIT.longest, self._url, kind, error, why),
             )
         return REDIS_WAIT.after(self.of_redis)
 
@@ -103,22 +100,22 @@ class FailedTicks:
         not reset if the last reply is older than the last failure, because the tick may have used
         the reply to an earlier request.
         """
-        if self.others:
-            ticks = plural(self.others, "failed tick")
+        if self._others:
+            ticks = plural(self._others, "failed tick")
             logger.warning("beat: The tick works again, after %s", ticks)
-            self.others, self.health.tick_error = 0, ""
+            self._others, self._health.tick_error = 0, ""
         if self.of_redis:
-            if answered_at <= self.last_at:
+            if answered_at <= self._last_at:
                 return
             logger.warning(
                 "beat: Redis is back, after %s in %.0f s: %s",
                 plural(self.of_redis, "failed tick"),
-                *(self.clock() - self.first_at, safe_url(self.url)),
+                *(self._clock() - self._first_at, self._url),
             )
-            emit(redis_back, self.scheduler, failures=self.of_redis)
-        self.health.completed()
-        self.of_redis, self.ever_answered = 0, True
-        self.logged_kinds.clear()
+            emit(redis_back, self._scheduler, failures=self.of_redis)
+        self._health.completed()
+        self.of_redis, self._ever_answered = 0, True
+        self._logged_kinds.clear()
 
 
 class Broker:
