@@ -158,10 +158,8 @@ class Results(NamedTuple):
 NO_RESULTS = Results()
 Waiting = Trigger | Backfill
 
-#: The parts that are stored by their names, the usual ones first, and what they are without.
-_PARTS: Final = (
-    *("at", "running", "results", "due", "hold", "failing", "ids", "change", "pause", "quarantine"),
-)
+
+#: What is not stored.
 _NONE: Final = (None, (), NO_RESULTS)
 
 
@@ -237,9 +235,10 @@ class State:
         fields: dict[str, Any] = {"m": self.marks, "of": self.meta}
         if self.identity:
             fields["id"] = self.identity
-        for name in _PARTS:
-            if getattr(self, name) not in _NONE:
-                fields[name] = getattr(self, name)
+        for name in _READ:
+            part = getattr(self, name)
+            if part not in _NONE:
+                fields[name] = part
         if self.waiting:
             waiting = [one.token if isinstance(one, Backfill) else one for one in self.waiting]
             fields["waiting"] = waiting
@@ -392,10 +391,26 @@ def _decoded(text: str) -> State:
     return state
 
 
-def _mark(value: Any) -> str:
-    if _is_word(_text(value)) is None:
-        raise ValueError(f"{value!r:.60} is not a mark")
-    return str(value)
+def _checked(kind: str, is_valid: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that returns valid values, and raises ValueError for others."""
+
+    def checked(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(f"{value!r:.60} is not {kind}")
+        return value
+
+    return checked
+
+
+_mark = _checked("a mark", lambda value: isinstance(value, str) and _is_word(value))
+_id = _checked("an id", lambda value: isinstance(value, str) and is_id(value))
+_whole = _checked(
+    "a whole number", lambda value: type(value) is int and 0 <= value <= stored.MAX_WHOLE
+)
+
+
+def _one_of(*known: str) -> Callable[[Any], str]:
+    return _checked(f"one of {', '.join(known)}", lambda value: value in known)
 
 
 def _text(value: Any) -> str:
@@ -406,18 +421,6 @@ def _text(value: Any) -> str:
 
 def _error(value: Any) -> str:
     return _text(value)[:LONGEST_ERROR]
-
-
-def _id(value: Any) -> str:
-    if not is_id(_text(value)):
-        raise ValueError(f"{value!r:.60} is not an id")
-    return str(value)
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= stored.MAX_WHOLE:
-        raise ValueError(f"{value!r:.60} is not a whole number")
-    return value
 
 
 def _seconds(value: Any) -> float:
@@ -433,15 +436,6 @@ def _instant(value: Any) -> datetime:
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
-
-
-def _one_of(*known: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in known:
-            raise ValueError(f"{value!r:.60} is not one of {', '.join(known)}")
-        return str(value)
-
-    return read
 
 
 def _parts(kind: Callable[..., Any], *reads: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -464,20 +458,21 @@ _ended: Final = _parts(
     Ended, *(_text, _one_of("", *get_args(RunState)), _optional(_seconds), _whole, _error, _seconds)
 )
 
+#: How the parts are read that are stored by their names, the usual ones first.
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "at": _seconds,
+    "running": _parts(Running, _text, _seconds),
+    "results": _parts(Results, _optional(_seconds), _whole, _optional(_seconds), _ids),
     "due": _seconds,
     "hold": _parts(
         Hold,
         *(_one_of(SCHEDULED, TRIGGERED, BACKFILLED), _seconds, _text, _seconds, _text, _whole),
         _optional(_seconds),
     ),
-    "running": _parts(Running, _text, _seconds),
     "failing": _parts(Failing, _seconds, _whole, _text, _seconds, _seconds, _text),
-    "waiting": _waiting,
     "ids": _ids,
     "change": _parts(Change, _text, _optional(_instant), _instant),
     "pause": _parts(Pause, _seconds, _text, _text),
     "quarantine": _parts(Quarantine, _seconds, _text),
-    "results": _parts(Results, _optional(_seconds), _whole, _optional(_seconds), _ids),
+    "waiting": _waiting,
 }
