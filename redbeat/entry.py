@@ -484,17 +484,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``due`` is the time at which the entry became due, ``now`` by default.
         """
         last, anchor = self.last_run_at, self.anchor
-        ahead = self.run is not None and anchor is not None and self.ran_after(now)
-        if ahead and anchor is not None:
-            last = anchor = min(anchor, now)
         plan, runs, change = self.occurrence_plan(), self.total_run_count, self.timing_change
         if change and anchor and not asks_itself(self.schedule):
             before = change.plan_before(plan, _zone_of(self.app))
             return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
-        decision = decide.decide(plan, last, anchor, now, due or now, runs)
-        # The beat records ``now`` as the new anchor. With the old anchor, which is in the future,
-        # each decision would restart the wait for the next run.
-        return decision._replace(anchor=now) if ahead and anchor is now else decision
+        return decide.decide(plan, last, anchor, now, due or now, runs)
 
     def occurrence_plan(self) -> Plan:
         """Return the plan that computes the occurrences of the entry under its policy.

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries import decide, edits, status
+from redbeat.entries import edits, status
 from redbeat.entries.calendars import decode_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
@@ -210,7 +210,8 @@ def wrong_score(row: views.Shown, entry: RedBeatSchedulerEntry, now: float) -> s
 
     A score in the past counts as correct, because a beat will check the entry and set a new score.
     While a run of the entry is in progress, any score counts as correct, because a beat will set a
-    new score after the run. For a schedule of a custom class, any score counts as correct.
+    new score after the run. For a schedule of a custom class, and after a last run in the future,
+    any score counts as correct.
     """
     score = row.score
     if (
@@ -223,8 +224,9 @@ def wrong_score(row: views.Shown, entry: RedBeatSchedulerEntry, now: float) -> s
     if not entry.enabled:
         return "" if score < 0 else "is disabled, but has a score for a next run"
     at = from_timestamp(now)
-    entry.run = decide.Run(at, at)
-    decision = entry.decision()
+    if entry.ran_after(at):  # the clock of Redis was ahead; a beat decides what is due
+        return ""
+    decision = entry.decision_at(at)
     if decision.due:
         return "" if 0 <= score <= now + MAX_WAIT else f"is due now, but {_score_text(score)}"
     if decision.next_at is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -167,6 +168,17 @@ def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: 
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
     put_hold(redis_client, "redbeat:claimed", 4e9)
+    assert run("doctor").code == 0
+
+
+def test_after_the_clock_of_redis_was_ahead_any_score_is_right(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """Beats do not wait for the last run, which is in the future."""
+    ran = datetime.now(timezone.utc) + timedelta(hours=1)
+    make("ahead", 60, last_run_at=ran, total_run_count=1)
+    redis_client.hset("redbeat:ahead", "state", json.dumps({"at": ran.timestamp()}))
+    redis_client.zadd(SCHEDULE, {"redbeat:ahead": time.time() + 30})
     assert run("doctor").code == 0
 
 
