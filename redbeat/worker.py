@@ -263,7 +263,7 @@ class Reports:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._store = store_of(app, quick(unretried(client_of(app))))
-        self._waiting: deque[End] = deque()
+        self._waiting: deque[End] = deque(maxlen=MAX_WAITING)
         self._dropped = 0
         self._not_before = 0.0
         self._problem = ""
@@ -271,9 +271,7 @@ class Reports:
 
     def add(self, end: End) -> None:
         """Send a report, or store the report in memory while Redis does not answer."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
-            self._dropped += 1
+        self._dropped += len(self._waiting) == MAX_WAITING
         self._waiting.append(end)
         # A thread that does not get the lock leaves its report to the thread that has the lock.
         while (

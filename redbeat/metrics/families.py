@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -26,8 +26,6 @@ MAX_LABEL: Final = 200
 
 #: Maximum number of overdue entries in the metrics.
 MAX_OVERDUE: Final = 100
-
-Gauge = tuple[str, str, float | None]
 
 #: Returns the counts since the start of a beat, by field.
 Totals = Callable[[], Mapping[str, int]]
@@ -88,7 +86,7 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
     counts = snapshot.counts
     sends = None if snapshot.leads is False else float(not counts.problem)
     late = None if counts.first_due is None else max(counts.now - counts.first_due, 0.0)
-    yield from gauges(
+    values: list[tuple[str, str, float | None]] = [
         ("redbeat_broker_up", "0 if a beat cannot send messages to the broker, else 1.", sends),
         ("redbeat_static_entries", "Entries that come from beat_schedule.", counts.statics),
         (
@@ -109,7 +107,9 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
             "Clock of this host minus clock of Redis, in seconds.",
             snapshot.clock_offset,
         ),
-    )
+    ]
+    for name, text, value in values:
+        yield core.GaugeMetricFamily(name, text, value)
 
 
 def overdue_gauge(snapshot: Snapshot) -> core.Metric:
@@ -125,25 +125,15 @@ def health_gauges(
     leads: bool | None, tick_age: float | None, redis_up: bool
 ) -> Iterator[core.Metric]:
     """Yield metrics of the version, the availability of Redis, the leader and the last tick."""
-    about = core.InfoMetricFamily("redbeat_build", "The version of RedBeat.")
-    about.add_metric([], {"version": redbeat.__version__})
-    yield about
+    about = "The version of RedBeat."
+    yield core.InfoMetricFamily("redbeat_build", about, {"version": redbeat.__version__})
     age = "Seconds since the last tick that Redis answered."
     leader = "1 for the leader, 0 for a standby. In the exporter: 1 if any beat leads."
-    yield from gauges(
-        ("redbeat_redis_up", "1 if Redis answers, else 0.", float(redis_up)),
-        ("redbeat_leader", leader, None if leads is None else float(leads)),
-        ("redbeat_last_tick_age_seconds", age, tick_age),
-    )
-
-
-def gauges(*specs: Gauge) -> Iterable[core.Metric]:
-    """Yield a gauge for each (name, help text, value), without a sample if the value is None."""
-    for name, text, value in specs:
-        family = core.GaugeMetricFamily(name, text)
-        if value is not None:
-            family.add_metric([], value)
-        yield family
+    # A gauge without a value has no sample.
+    up = "1 if Redis answers, else 0."
+    yield core.GaugeMetricFamily("redbeat_redis_up", up, float(redis_up))
+    yield core.GaugeMetricFamily("redbeat_leader", leader, None if leads is None else float(leads))
+    yield core.GaugeMetricFamily("redbeat_last_tick_age_seconds", age, tick_age)
 
 
 class BeatCollector(Collector):
