@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -50,7 +50,8 @@ def apply(
         for name, definition in definitions.items()
     }
     for entry in entries.values():
-        checked(entry)
+        with _naming(entry.name):
+            entry.checked_texts()
     result, to_save, to_remove = Applied(), [], []
     for item in plan_entries(schedule, None, entries, prune=prune):
         if item.problem:
@@ -75,22 +76,19 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
         definition.name = str(name)
         return definition
     try:
-        return schedule.entry_class(**{**definition, "name": name, "app": schedule.app})
-    except InvalidEntryError as error:
-        raise InvalidEntryError(f"{name}: {error.field}", error.problem) from error
+        with _naming(name):
+            return schedule.entry_class(**{**definition, "name": name, "app": schedule.app})
     except TypeError as error:
         raise InvalidEntryError(str(name), f"is not a valid entry definition: {error}") from error
 
 
-def checked(entry: RedBeatSchedulerEntry) -> tuple[str, str]:
-    """Return the definition and policy to store for an entry.
-
-    Raises :exc:`InvalidEntryError` for an invalid entry; the message contains the entry name.
-    """
+@contextmanager
+def _naming(name: Any) -> Iterator[None]:
+    """Add the name of an entry to the message of an :exc:`InvalidEntryError`."""
     try:
-        return entry.checked_texts()
+        yield
     except InvalidEntryError as error:
-        raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
+        raise InvalidEntryError(f"{name}: {error.field}", error.problem) from error
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -224,16 +222,11 @@ def stored_entry(
 
 
 def _same_texts(row: views.Shown, entry: RedBeatSchedulerEntry) -> bool:
-    try:
-        stored = [json_or_none(text) for text in (row.definition or "", row.policy)]
-    except ValueError:
-        return False
-    return stored == list(map(json_or_none, entry.texts()))
-
-
-def json_or_none(text: str) -> Any:
-    """Return the decoded value of a JSON text, or None for an empty text."""
-    return json.loads(text) if text else None
+    texts = entry.texts()
+    with suppress(ValueError):
+        stored = [json.loads(text or "null") for text in (row.definition, row.policy)]
+        return stored == [json.loads(text or "null") for text in texts]
+    return False
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
@@ -241,13 +234,15 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
     preview = copy(entry)
     with suppress(DecodeError):
         saving.restart_if_finished(preview, preview.texts(), datetime.now(UTC))
-    try:
+    with _naming(entry.name):
         return preview.score_to_store()
-    except InvalidEntryError as error:
-        raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 
 
 # -- the change of one entry or calendar -----------------------------------------------------------
+
+
+#: Values of a field that mean that it has none.
+EMPTY: Final[tuple[Any, ...]] = (None, [], {})
 
 
 class Difference(NamedTuple):
@@ -282,40 +277,36 @@ def differences(
     old: RedBeatSchedulerEntry | None, new: RedBeatSchedulerEntry
 ) -> dict[str, Difference]:
     """Return the fields in which two entries differ; ``old`` is None for a new entry."""
-    before = {} if old is None else _values(old)
-    after = _values(new)
-    found = {
-        name: Difference(before.get(name), after.get(name))
-        for name in dict.fromkeys((*after, *before))
-        if before.get(name) != after.get(name)
-    }
-    # Schedules with the same text may be stored in different ways, such as [1, 2] and "1,2".
-    schedule = found.get("schedule")
-    if old is not None and schedule is not None:
-        texts = Difference(schedule_text(old.schedule), schedule_text(new.schedule))
+    found = _compared({} if old is None else _values(old), _values(new))
+    if "schedule" in found:
+        text = None if old is None else schedule_text(old.schedule)
+        texts = Difference(text, schedule_text(new.schedule))
+        # Schedules with the same text may be stored in different ways, such as [1, 2] and "1,2".
         if texts.old != texts.new:
             found["schedule"] = texts
-    elif schedule is not None:
-        found["schedule"] = Difference(None, schedule_text(new.schedule))
     return found
 
 
 def calendar_change(action: str, old: Calendar | None, new: Calendar) -> Change:
     """Return the change of a calendar; ``old`` is None if no readable calendar is stored."""
     before: dict[str, Any] = {} if old is None else old.fields()
-    fields = {
-        name: Difference(before.get(name) or None, value or None)
-        for name, value in new.fields().items()
-        if (before.get(name) or None) != (value or None)
-    }
-    return Change(new.name, action, fields, is_calendar=True)
+    return Change(new.name, action, _compared(before, new.fields()), is_calendar=True)
+
+
+def _compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Difference]:
+    """Return the fields that differ; an empty value is the same as none."""
+    found = {}
+    for name in dict.fromkeys((*after, *before)):
+        old, new = (None if each.get(name) in EMPTY else each[name] for each in (before, after))
+        if old != new:
+            found[name] = Difference(old, new)
+    return found
 
 
 def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the fields of an entry that have a value, as JSON values."""
     fields = {**stored_values(entry), **policy(entry)}
     del fields["name"]
-    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+    return fields
 
 
 def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
