@@ -15,6 +15,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
+from redbeat.entries.state import State
 from redbeat.management import doctor
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
@@ -177,7 +178,9 @@ def test_after_the_clock_of_redis_was_ahead_any_score_is_right(
     """Beats do not wait for the last run, which is in the future."""
     ran = datetime.now(timezone.utc) + timedelta(hours=1)
     make("ahead", 60, last_run_at=ran, total_run_count=1)
-    redis_client.hset("redbeat:ahead", "state", json.dumps({"at": ran.timestamp()}))
+    state = State.read(None, redis_client.hget("redbeat:ahead", "meta"))
+    state.at = ran.timestamp()
+    redis_client.hset("redbeat:ahead", "state", state.text())
     redis_client.zadd(SCHEDULE, {"redbeat:ahead": time.time() + 30})
     assert run("doctor").code == 0
 
