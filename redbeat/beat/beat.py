@@ -609,14 +609,13 @@ class Beat:
         server = None if delivery == AT_LEAST_ONCE else self._one_step.server(producer)
         self._turn.server = server or self._turn.server
         takes = server is not None and self._one_step.takes(rule.key, rule.task)
-        is_simple = self._own.is_simple(rule)
-        method = "" if is_simple else self._own.method_of(rule)
+        method, own = self._own.part_in(rule)
         if method or not takes:
             if method and server is not None:
                 self._one_step.told(method)
             self._turn.add(self._outcome.hold(run, self._version), run)
             return
-        self._push(run, producer, own=not (is_simple or self._own.is_plain(rule)))
+        self._push(run, producer, own=own)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
         """Add the change that carries the message of a run, rendered or as Celery makes it."""
@@ -686,9 +685,9 @@ class Beat:
     def _publish(self, run: Run) -> None:
         """Publish a run that is held or recorded."""
         rule, producer, once = run.rule, self._scheduler.producer, run.stage == FIRST
-        is_plain = self._own.is_simple(rule) or self._own.is_plain(rule)
-        may_render = is_plain and not once and self._sender.collects(run, producer)
-        if self._logs_each and (is_plain or not self._own.makes_entries):
+        _, own = self._own.part_in(rule)
+        may_render = not (own or once) and self._sender.collects(run, producer)
+        if self._logs_each and not (own and self._own.makes_entries):
             self._log_sending(run)
         if may_render:
             push = self._messages.render(rule, run.headers, run.task_id)
@@ -696,7 +695,7 @@ class Beat:
                 self._sender.push(run, push)
                 return
         call = self._call_of(run, producer)
-        self._sender.publish(run, call, producer, once=once, own=not is_plain)
+        self._sender.publish(run, call, producer, once=once, own=own)
         if may_render:
             self._messages.learn(rule, run.headers, run.task_id, self._sender.made)
 

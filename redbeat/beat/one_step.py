@@ -17,7 +17,7 @@ from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 from redis import Redis, exceptions
 
-from redbeat.beat.broker import is_about_one_message, is_refusal
+from redbeat.beat.broker import impossible, is_about_one_message, is_refusal
 from redbeat.beat.redis_pipe import ClientStandIn
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
@@ -25,7 +25,7 @@ from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
 from redbeat.entries.run import Run
 from redbeat.entries.runs import cause_of
-from redbeat.errors import ConfigurationError, RedBeatError, described
+from redbeat.errors import RedBeatError, described
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.checks import REFUSAL
@@ -299,9 +299,7 @@ class OneStep:
 
     def _report(self, reason: str) -> None:
         if self._demanded and not self._was_common:
-            raise ConfigurationError(
-                f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
-            )
+            raise impossible(reason)
         known, self._reason = self._reason, reason
         if reason == known:
             return
@@ -411,7 +409,7 @@ class OneStep:
 
         Sets ``run.push``, ``run.left``, ``run.task_id`` (the id that the call returned, if
         something left) and ``run.error`` (what the call raised). ``own`` is true if the call runs
-        code of users or libraries (``OwnCode.is_plain`` is false).
+        code of users or libraries (``OwnCode.part_in``).
 
         Returns False if a message is out already, because it left on another way than the channel
         of ``producer``: then the run must be recorded as published, with what is in ``run.push``.

@@ -21,9 +21,10 @@ from redbeat.entries import decide
 from redbeat.entries.run import FIRST, Rule, Run
 from redbeat.entries.state import SCHEDULED
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import CannotRunHereError, ConfigurationError, RedBeatError, described
+from redbeat.errors import CannotRunHereError, RedBeatError, described
 from redbeat.printing import get_logger
-from redbeat.settings import EXACTLY_ONCE
+
+from .broker import impossible
 
 logger = get_logger("celery.beat")
 
@@ -252,10 +253,9 @@ class OwnCode:
     def check(self, demanded: bool) -> None:
         """Raise :exc:`ConfigurationError` if exactly once is demanded and :attr:`method` is set."""
         if demanded and self.method:
-            raise ConfigurationError(
-                f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {self.method} is "
-                "overridden, and may do anything after its message is out: remove the method, or "
-                "the setting"
+            raise impossible(
+                f"{self.method} is overridden, and may do anything after its message is out: "
+                "remove the method, or the setting"
             )
 
     def refresh(self) -> None:
@@ -313,24 +313,24 @@ class OwnCode:
 
     # -- what to ask about a run ---------------------------------------------------------------
 
-    def method_of(self, rule: Rule) -> str:
-        """Return the name of the users' method that takes part in sending runs of ``rule``, or "".
+    def part_in(self, rule: Rule) -> tuple[str, bool]:
+        """Return which method of users takes part in sending a run, and whether any code does.
 
-        A result other than "" means: the run goes through the hold (at least once), unless
-        at-most-once delivery is chosen. Methods of the scheduler, the entry class, the schedule
-        (``is_due``), the task (``apply_async``).
+        The first is the name of a method of the scheduler, the entry class, the schedule
+        (``is_due``) or the task (``apply_async``). With one, the run goes through the hold (at
+        least once), unless at-most-once delivery is chosen.
+
+        The second is whether code that is neither Celery's nor ours takes part. Then pass
+        ``own=True`` to ``OneStep.capture`` and ``Sender.publish``: messages may leave on other
+        channels.
         """
-        return self._all or _own_is_due(rule.schedule) or self._own_apply(rule.task)
-
-    def is_simple(self, rule: Rule) -> bool:
-        """Return whether :meth:`method_of` is "" and :meth:`is_plain` true, as for nearly all runs.
-
-        One call in place of their six.
-        """
-        if self._has_others or self.caller or (rule.asks and _own_is_due(rule.schedule)):
-            return False
-        task = self._tasks.get(rule.task)
-        return task is None or (APPLY not in vars(task) and task.__class__.apply_async is CELERYS)
+        if not (self._has_others or self.caller or rule.asks):
+            task = self._tasks.get(rule.task)
+            if task is None or (APPLY not in vars(task) and task.__class__.apply_async is CELERYS):
+                return "", False  # as for nearly all runs
+        applied = self._own_apply(rule.task)
+        method = self._all or _own_is_due(rule.schedule) or applied
+        return method, bool(self._has_others or self.caller or applied)
 
     @property
     def makes_entries(self) -> bool:
@@ -341,14 +341,6 @@ class OwnCode:
         an entry class of its own. False: Celery's ``Task.apply_async`` or ``send_task`` sends them.
         """
         return self._makes_entries or self.caller is not None
-
-    def is_plain(self, rule: Rule) -> bool:
-        """Return whether nobody's code but Celery's and ours takes part in sending a run.
-
-        Else pass ``own=True`` to ``OneStep.capture`` and ``Sender.publish``: messages may leave on
-        other channels.
-        """
-        return not (self._has_others or self.caller or self._own_apply(rule.task))
 
     def _own_apply(self, name: str) -> str:
         task = self._tasks.get(name)

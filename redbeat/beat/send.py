@@ -98,7 +98,7 @@ class Sender:
           With ``run.seen`` a message left, unless the error is one of the broker.
 
         ``once`` publishes outside the window and repeats nothing (at most once). ``own`` is true if
-        the call runs code of users or libraries (``OwnCode.is_plain`` is false). ``call`` may raise
+        the call runs code of users or libraries (``OwnCode.part_in``). ``call`` may raise
         any ``Exception``; this method raises none.
         """
         run.left, run.error = False, None

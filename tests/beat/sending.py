@@ -20,6 +20,7 @@ from redbeat.entries.policy import DEFAULT
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.state import State
 from redbeat.entries.verdicts import Known, Rest, Send, Verdict
+from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.rows import Row
 
 #: When the runs are due.
@@ -64,6 +65,7 @@ def rule_of(name: str = "a", task: str = NOTE, **more: Any) -> Rule:
         **more,
     }
     plan = Plan(every, UTC, fields["policy"], name)
+    fields["asks"] = asks_itself(every)
     return Rule(f"redbeat:{name}", name, task, schedule=every, plan=plan, **fields)
 
 

@@ -152,8 +152,8 @@ def make_world(redis_url: str) -> Iterator[Make]:
 def judged(world: World, rule: Rule | None = None) -> tuple[str, bool, bool]:
     """Return the user's method, whether a run has an entry object, and whether it is plain."""
     rule = rule or rule_of()
-    own = world.own
-    return own.method_of(rule), own.makes_entries, own.is_plain(rule)
+    method, others = world.own.part_in(rule)
+    return method, world.own.makes_entries, not others
 
 
 PLAIN = ("", False, True)
@@ -322,7 +322,7 @@ def test_schedules(make_world: Make) -> None:
 
     world = make_world()
     known = [schedule(9.0), crontab("*/5"), rrule("DAILY", dtstart=AT), Renamed("1")]
-    assert [world.own.method_of(rule_of(schedule=one)) for one in known] == [""] * 4
+    assert [judged(world, rule_of(schedule=one))[0] for one in known] == [""] * 4
     assert judged(world, rule_of(schedule=Mine(9.0))) == ("Mine.is_due", False, True)
 
 
