@@ -24,7 +24,7 @@ from redbeat.codec.types import TAG
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
-from redbeat.entries import decide, edits, run_requests, saving, status
+from redbeat.entries import decide, edits, saving, status
 from redbeat.entries import definition as definitions
 from redbeat.entries import policy as policies
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
@@ -873,7 +873,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         :exc:`InvalidEntryError` if 100 triggered runs are waiting or if the entry is quarantined.
         One round trip.
         """
-        return run_requests.request_run(store_of(self.app), self)
+        return edits.request_run(store_of(self.app), self)
 
     def backfill(
         self,
@@ -902,7 +902,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         and three more for each run that a beat records at the same time.
         """
         store = store_of(self.app)
-        return run_requests.request_backfill(
+        return edits.request_backfill(
             store, self, since, until, rate=rate, again=again, dry_run=dry_run
         )
 
@@ -912,7 +912,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if the entry does not exist. The method takes two round trips, and two more
         for each run that a beat records at the same time.
         """
-        return run_requests.cancel_backfills(store_of(self.app), self)
+        return edits.cancel_backfills(store_of(self.app), self)
 
     @property
     def backfills(self) -> list[Backfill]:
@@ -921,7 +921,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Each new backfill request combines finished backfills whose spans overlap or touch. Raises
         KeyError if the entry does not exist.
         """
-        return run_requests.stored_backfills(store_of(self.app), self)
+        return edits.stored_backfills(store_of(self.app), self)
 
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of a run; ``run`` is the run's nominal instant or its trigger id."""

@@ -10,7 +10,7 @@ import pytest
 
 from redbeat import ConflictError, InvalidEntryError
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries import edits, run_requests
+from redbeat.entries import edits
 from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Quarantine
 from redbeat.storage.store import Store
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.standalone
 
 def test_a_run_is_requested(world: World) -> None:
     entry = world.saved()
-    task_id = run_requests.request_run(world.store, entry)
+    task_id = edits.request_run(world.store, entry)
     ((kind, run_id, _),) = json.loads(world.stored()["inbox"])
     assert kind == TRIGGER
     assert task_id == entry.task_id_of(run_id)
@@ -33,28 +33,28 @@ def test_a_hundred_runs_may_wait_in_state_and_inbox(world: World) -> None:
     entry = world.saved()
     waiting = tuple(Trigger(f"t{number}", from_timestamp(1.0)) for number in range(98))
     world.put_state(waiting=waiting)
-    run_requests.request_run(world.store, entry)
-    run_requests.request_run(world.store, entry)
+    edits.request_run(world.store, entry)
+    edits.request_run(world.store, entry)
     with pytest.raises(InvalidEntryError, match="100 runs of 'a' are waiting"):
-        run_requests.request_run(world.store, entry)
+        edits.request_run(world.store, entry)
 
 
 def test_a_run_is_refused(world: World) -> None:
     entry = world.entry()
     with pytest.raises(KeyError):
-        run_requests.request_run(world.store, entry)
+        edits.request_run(world.store, entry)
     world.save(entry)
     world.save(world.entry("b"))
     world.client.zrem(KEYS.schedule, world.key("b"))
     with pytest.raises(InvalidEntryError, match="is not scheduled"):
-        run_requests.request_run(world.store, world.entry("b"))
+        edits.request_run(world.store, world.entry("b"))
     edits.resume_entry(world.store, world.entry("b"))
     world.client.hset(f".{PREFIX}:quarantine", world.key("b"), "{}")
     with pytest.raises(InvalidEntryError, match="quarantine"):
-        run_requests.request_run(world.store, world.entry("b"))
+        edits.request_run(world.store, world.entry("b"))
     world.client.set(world.key("c"), "text")
     with pytest.raises(InvalidEntryError, match="is not an entry"):
-        run_requests.request_run(world.store, world.entry("c"))
+        edits.request_run(world.store, world.entry("c"))
 
 
 class SlowStore(HookedStore):
@@ -70,7 +70,7 @@ def test_an_entry_that_is_deleted_before_its_run_is_requested(world: World) -> N
     entry = world.saved()
     world.put_state(waiting=(Trigger("t", from_timestamp(1.0)),))
     with pytest.raises(KeyError):
-        run_requests.request_run(SlowStore(world.client, KEYS), entry)
+        edits.request_run(SlowStore(world.client, KEYS), entry)
     assert not world.stored()
 
 
@@ -78,14 +78,14 @@ def test_a_backfill_is_requested_once(world: World) -> None:
     entry = world.saved()
     world.run(at=world.now)
     span = span_of(world)
-    rehearsed = run_requests.request_backfill(world.store, entry, *span, dry_run=True)
+    rehearsed = edits.request_backfill(world.store, entry, *span, dry_run=True)
     assert not world.state().waiting
-    plan = run_requests.request_backfill(world.store, entry, *span)
+    plan = edits.request_backfill(world.store, entry, *span)
     assert plan.instants == rehearsed.instants
     assert len(plan.instants) in (4, 5)
     assert world.state().waiting == (plan.backfill,)
     assert world.is_due()
-    again = run_requests.request_backfill(world.store, entry, *span)
+    again = edits.request_backfill(world.store, entry, *span)
     assert again.backfill is None
     assert again.left_out == plan.left_out + len(plan.instants)
 
@@ -96,10 +96,10 @@ def test_two_requests_of_a_span_are_one_backfill(world: World) -> None:
     span = span_of(world)
 
     def request() -> None:
-        run_requests.request_backfill(world.other, entry, *span)
+        edits.request_backfill(world.other, entry, *span)
 
     world.store.before = [None, request]
-    plan = run_requests.request_backfill(world.store, entry, *span)
+    plan = edits.request_backfill(world.store, entry, *span)
     assert plan.backfill is None
     assert len(world.state().waiting) == 1
 
@@ -110,7 +110,7 @@ def test_a_backfill_during_a_hold_waits_for_its_end(world: World) -> None:
     until = world.now + 30
     world.put_state(hold=hold_at(until), score=until)
     world.store.lost = [None, nothing]
-    run_requests.request_backfill(world.store, entry, *span_of(world))
+    edits.request_backfill(world.store, entry, *span_of(world))
     assert world.score() == near(until)
     assert len(world.state().waiting) == 1
 
@@ -118,15 +118,15 @@ def test_a_backfill_during_a_hold_waits_for_its_end(world: World) -> None:
 def test_backfills_are_cancelled(world: World) -> None:
     entry = world.saved()
     world.run(at=world.now)
-    assert run_requests.cancel_backfills(world.store, entry) == []
-    plan = run_requests.request_backfill(world.store, entry, *span_of(world))
+    assert edits.cancel_backfills(world.store, entry) == []
+    plan = edits.request_backfill(world.store, entry, *span_of(world))
     world.put_state(waiting=(*world.state().waiting, Trigger("t", from_timestamp(1.0))))
     world.store.before = [None, world.run]
-    assert run_requests.cancel_backfills(world.store, entry) == [plan.backfill]
+    assert edits.cancel_backfills(world.store, entry) == [plan.backfill]
     assert [one.id for one in world.state().waiting] == ["t"]
-    plan = run_requests.request_backfill(world.store, entry, *span_of(world))
+    plan = edits.request_backfill(world.store, entry, *span_of(world))
     world.client.zrem(KEYS.schedule, entry.key)
-    assert run_requests.cancel_backfills(world.store, entry) == [plan.backfill]
+    assert edits.cancel_backfills(world.store, entry) == [plan.backfill]
     assert world.score() is None, "to cancel does not schedule"
 
 
@@ -136,20 +136,20 @@ def test_a_backfill_is_refused(world: World) -> None:
     since, until = span_of(world)
     for bad in ((until, since), (datetime(1960, 1, 1, tzinfo=UTC), until)):
         with pytest.raises(InvalidEntryError):
-            run_requests.request_backfill(world.store, entry, *bad)
+            edits.request_backfill(world.store, entry, *bad)
     with pytest.raises(InvalidEntryError, match="rate"):
-        run_requests.request_backfill(world.store, entry, since, until, rate=0)
+        edits.request_backfill(world.store, entry, since, until, rate=0)
     world.put_state(quarantine=Quarantine(1.0, "x"))
     with pytest.raises(InvalidEntryError, match="quarantine"):
-        run_requests.request_backfill(world.store, entry, since, until)
+        edits.request_backfill(world.store, entry, since, until)
     world.put_state(quarantine=None)
     world.client.zrem(KEYS.schedule, entry.key)
     with pytest.raises(InvalidEntryError, match="is not scheduled"):
-        run_requests.request_backfill(world.store, entry, since, until)
+        edits.request_backfill(world.store, entry, since, until)
     edits.resume_entry(world.store, entry)
     world.store.before = [world.run] * 9
     with pytest.raises(ConflictError):
-        run_requests.request_backfill(world.store, entry, since, until)
+        edits.request_backfill(world.store, entry, since, until)
     world.store.before = [None, lambda: edits.delete(world.other, [entry.key])]
     with pytest.raises(KeyError):
-        run_requests.request_backfill(world.store, entry, since, until)
+        edits.request_backfill(world.store, entry, since, until)

@@ -15,7 +15,7 @@ import redis
 
 from redbeat import ConflictError, RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
-from redbeat.entries import changes, edits, run_requests, saving
+from redbeat.entries import changes, edits, saving
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.changes import state_of
 from redbeat.entries.history import History, encode_meta
@@ -229,10 +229,10 @@ class TestPublished:
 def test_requests_are_sent(world: World, beat: Any) -> None:
     entry = world.saved(args=[1])
     tick_until(beat, lambda: beat.beat.available)
-    run_requests.request_run(world.store, entry)
+    edits.request_run(world.store, entry)
     tick_until(beat, lambda: len(messages_of(beat)) == 1)
     since = entry.last_run_at - timedelta(hours=3)
-    plan = run_requests.request_backfill(world.store, entry, since, entry.last_run_at, rate=1000)
+    plan = edits.request_backfill(world.store, entry, since, entry.last_run_at, rate=1000)
     tick_until(beat, lambda: len(messages_of(beat)) == 1 + len(plan.instants))
     assert plan.instants
 
@@ -250,7 +250,7 @@ def test_a_backfill_whose_reply_is_lost_and_that_a_beat_has_begun_is_not_planned
         world.put_state(waiting=(waiting.after_run(span[0], world.now),))
 
     world.store.lost = [None, begin]
-    plan = run_requests.request_backfill(world.store, entry, *span)
+    plan = edits.request_backfill(world.store, entry, *span)
     (stored,) = world.state().waiting
     assert plan.backfill is not None
     assert isinstance(stored, Backfill)
@@ -262,6 +262,6 @@ def test_a_backfill_is_planned_again_after_a_run(world: World) -> None:
     world.run(at=world.now - 2 * HOUR)
     span = span_of(world)
     world.store.before = [None, world.run]
-    plan = run_requests.request_backfill(world.store, entry, *span)
+    plan = edits.request_backfill(world.store, entry, *span)
     assert world.state().waiting == (plan.backfill,)
     assert (world.state().at or 0) > world.now - HOUR, "the run is still recorded"
