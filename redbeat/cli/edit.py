@@ -1,4 +1,4 @@
-"""The command ``celery redbeat edit``."""
+"""The commands ``celery redbeat add`` and ``celery redbeat edit``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import click
 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
-from redbeat.presentation.rule_text import has_own_zone
+from redbeat.presentation.describe import as_json, timing_text
+from redbeat.presentation.rule_text import KINDS, has_own_zone
 from redbeat.storage.reading import static_among
-from redbeat.transfer.entry_file import FIELDS, change_entry
+from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 
-from . import add, checks, completion
+from . import checks, completion
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .entry_options import as_option_errors, entry_options, table_from
 from .options import load, option, option_error
@@ -23,6 +24,30 @@ READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 #: The fields that the command ``edit`` can change.
 #: ``FIELDS`` lacks ``managed_by``, because a file of entries sets this field for all its entries.
 KNOWN: Final = (*FIELDS, "managed_by")
+
+
+@command("add")
+@click.argument("name")
+@click.argument("task", shell_complete=completion.task_names)
+@entry_options
+def add(console: Console, name: str, task: str, **values: Any) -> None:
+    """Add the entry NAME, which runs TASK.
+
+    Set the schedule with exactly one option, such as --every, --cron or --at.
+    """
+    table = table_from(console, values)
+    if not any(kind in table for kind in KINDS):
+        options = ", ".join(f"--{kind}" for kind in KINDS)
+        problem = f"Give a schedule: one of {options}; for example: --every 30"
+        raise click.UsageError(problem, console.ctx)
+    owner = {"managed_by": table.pop("managed_by")} if "managed_by" in table else {}
+    with as_option_errors(console.ctx):
+        entry = new_entry(console.schedule, name, {"task": task, **table}, **owner)
+        hint = f"change the entry with: celery redbeat edit {name}"
+        _save(entry, f"The entry {name!r} already exists; {hint}")
+    checks.warn_of_unknown_names(console, entry)
+    _report(console, entry, "Added")
+    checks.warn_of_crontabs(console, entry)
 
 
 @command("edit")
@@ -45,9 +70,13 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         problem = "Give at least one option to change; for example: --every 30"
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)
+    table = table_from(console, values)
+    if task is not None:
+        table["task"] = task
     with as_option_errors(console.ctx):
-        _change(console, entry, task, values)
-        _save(entry)
+        change_entry(entry, table, KNOWN)
+        _check_zone(console, entry, table, values)
+        _save(entry, f"Somebody else has just changed {name!r}; check the entry and try again")
     if static_among(console.store, [name]):
         console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
@@ -55,27 +84,33 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     owner = entry.policy_field("managed_by")
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
-    add.report(console, entry, "Changed")
+    _report(console, entry, "Changed")
     if values["cron"]:
         checks.warn_of_crontabs(console, entry)
 
 
-def _change(
-    console: Console, entry: RedBeatSchedulerEntry, task: str | None, values: dict[str, Any]
+def _check_zone(
+    console: Console, entry: RedBeatSchedulerEntry, table: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    table = table_from(console, values)
-    if task is not None:
-        table["task"] = task
-    change_entry(entry, table, KNOWN)
+    """End the command with an error if ``--timezone`` changes nothing."""
     is_used = not has_own_zone(entry.schedule) or any(values[name] for name in READ_IN_ZONE)
     if table.get("timezone") and not is_used:
         problem = "has no effect on this schedule without --rrule, --at, --start or --end"
         raise option_error(console.ctx, "timezone", problem)
 
 
-def _save(entry: RedBeatSchedulerEntry) -> None:
+def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:
+    """Save an entry; end the command with the message ``conflict`` if another one is stored."""
     try:
         save_unchanged(entry)
     except ConflictError as error:
-        problem = f"Somebody else has just changed {entry.name!r}; check the entry and try again"
-        raise failure(problem, EX_CONFLICT) from error
+        raise failure(conflict, EX_CONFLICT) from error
+
+
+def _report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
+    """Print the saved entry; ``action`` is what was done, such as ``Added``."""
+    due = "paused"
+    if entry.enabled:
+        instant = entry.due_at
+        due = f"due {console.time(instant)} {console.zone}" if instant else "no run left"
+    console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")

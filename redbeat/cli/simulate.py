@@ -20,6 +20,7 @@ from redbeat.management.forecast import (
     SAME,
     ClockChange,
     EntrySimulation,
+    Periods,
     Simulation,
     minutes_between,
 )
@@ -279,7 +280,7 @@ def _draw(console: Console, found: Simulation) -> None:
         return
     minutes = minutes_between(found.since, found.until)
     load = minutes.count(chain.from_iterable(rows.values()))
-    draw(console, minutes, load, list(rows), lambda at, name: at.count(rows[name]), MAX_ROWS)
+    draw(console, minutes, load, rows, Periods.count, MAX_ROWS)
     for zone, changes in found.clock_changes().items():
         for change in changes:
             console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")

@@ -1,4 +1,7 @@
-"""The command ``celery redbeat status``: an overview, which also serves as a health probe."""
+"""The commands ``celery redbeat status`` and ``celery redbeat doctor``, which name problems.
+
+Their exit codes also serve as health probes.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from redbeat.cli.command import EX_UNHEALTHY, Console, Styled, command
-from redbeat.cli.options import SECONDS, option
-from redbeat.management.as_json import problems_of, status_json, versions
+from redbeat.errors import ConfigurationError
+from redbeat.management import as_json
+from redbeat.management.doctor import Finding, examine
 from redbeat.management.status import Shard
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 from redbeat.schedule import Status
 from redbeat.storage.beats import BeatInfo
+
+from .command import EX_UNHEALTHY, Console, Styled, command
+from .options import SECONDS, option
 
 #: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0
@@ -34,9 +40,9 @@ def status(console: Console, max_late: float) -> None:
     an entry is late by more than --max-late, or that an entry had no success within expect_within.
     """
     current = console.schedule.status()
-    problems = list(problems_of(current, max_late))
+    problems = list(as_json.problems_of(current, max_late))
     if console.as_json:
-        console.emit(status_json(current, problems))
+        console.emit(as_json.status_json(current, problems))
     else:
         console.fields(_fields(console, current))
         for problem in problems:
@@ -67,7 +73,7 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[
     yield "Prefix", status.key_prefix
     if status.shards:
         yield "Shards", [*map(_shard, status.shards)]
-    yield "Versions", ", ".join(f"{name} {number}" for name, number in versions().items())
+    yield "Versions", ", ".join(f"{name} {number}" for name, number in as_json.versions().items())
 
 
 def _shard(shard: Shard) -> str:
@@ -83,3 +89,55 @@ def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
     seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""
     return f"{beat.host}, pid {beat.pid}{since}{seen}"
+
+
+@command("doctor")
+@option(
+    "--fix",
+    is_flag=True,
+    help="Repair problems where possible. Without --fix, the command changes nothing.",
+)
+def doctor(console: Console, fix: bool) -> None:
+    """Check the schedule for problems.
+
+    The exit code is 1 if the command finds a problem, even if it repairs all problems. Run the
+    command again to check that the problems are gone.
+    """
+    found_count = fixed_count = 0
+    for finding in _findings(console, fix):
+        found_count += 1
+        fixed_count += finding.fixed
+        _print(console, finding, fix)
+    if not console.as_json:
+        summary = plural(found_count, "finding")
+        if fix:
+            summary += f", {fixed_count} repaired"
+        console.note(summary if found_count else "Nothing is wrong")
+    if found_count:
+        console.ctx.exit(EX_UNHEALTHY)
+
+
+def _findings(console: Console, fix: bool) -> Iterator[Finding]:
+    try:
+        yield from examine(console.schedule, fix)
+    except ConfigurationError as error:
+        yield Finding(
+            "settings",
+            "",
+            str(error),
+            "correct the setting and run doctor again; nothing else was checked",
+        )
+
+
+def _print(console: Console, finding: Finding, fix: bool) -> None:
+    if console.as_json:
+        console.emit(as_json.finding_json(finding))
+        return
+    where = f"{finding.key} " if finding.key else ""
+    if finding.fixed:
+        action = f"repaired (--fix: {finding.remedy})"
+    elif finding.fixable and not fix:
+        action = f"--fix would {finding.remedy}"
+    else:
+        action = finding.remedy
+    console.write(f"{finding.kind}: {where}{finding.problem}; {action}")

@@ -1,24 +1,26 @@
-"""The command ``celery redbeat timeline``, which draws upcoming runs in the terminal."""
+"""The commands ``celery redbeat upcoming`` and ``celery redbeat timeline``."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from redbeat.calendar.zones import UTC
-from redbeat.cli.command import Console, Styled, command
-from redbeat.cli.options import SECONDS, option
-from redbeat.management.as_json import timeline_json
+from redbeat.management.as_json import timeline_json, upcoming_json
 from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
 from redbeat.presentation.text import clipped, duration, in_zone, width_of
 from redbeat.printing import plural
+
+from .command import Console, Styled, command
+from .completion import entry_names
+from .options import INSTANT, SECONDS, load, option
 
 DAY_MINUTES: Final = 1440
 
@@ -35,17 +37,42 @@ BARS: Final = " ▁▂▃▄▅▆▇█"
 ASCII_BARS: Final = " .:-=+*#@"
 
 
-def bars(load: Sequence[int], minutes: int, levels: str) -> str:
-    """Return one character of ``levels`` per column, for the load of its busiest minute."""
-    peak = max(load, default=0) or 1
-    highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
-    return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
+@command("upcoming")
+@click.argument("name", required=False, shell_complete=entry_names)
+@option(
+    "-n",
+    "--number",
+    type=click.IntRange(1),
+    default=20,
+    example="20",
+    help="Maximum number of runs to print.",
+)
+@option(
+    "--until",
+    type=INSTANT,
+    example="2026-12-31T09:00",
+    help="Print no run after this time (ISO 8601).",
+)
+def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
+    """Show the next runs of all entries, or of the entry NAME.
 
-
-def _mark(count: int) -> str:
-    if not count:
-        return " "
-    return "|" if count == 1 else str(count) if count < 10 else "#"
+    A run is due at its scheduled time plus the offsets of spread and jitter.
+    """
+    if name is None:
+        runs = console.schedule.upcoming(number, until=until)
+    else:
+        entry = load(console, name)
+        if not entry.enabled:
+            problem = "the runs take place only if you resume the entry first"
+            console.warn(f"{name} is paused: {problem}")
+        runs = [(at, name) for at in entry.upcoming(number) if until is None or at <= until]
+    console.items(
+        runs,
+        lambda run: upcoming_json(*run),
+        (f"DUE ({console.zone})", "NAME"),
+        lambda run: (console.time(run[0]), run[1]),
+        "No upcoming runs",
+    )
 
 
 @command("timeline")
@@ -74,22 +101,15 @@ def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
     """Draw the upcoming runs and the number of runs per minute."""
     now = datetime.now(UTC)
     periods = minutes_between(now, now + timedelta(seconds=span))
-    load = console.schedule.load(periods, pattern, totals=True)
+    found = console.schedule.load(periods, pattern, totals=True)
     if console.as_json:
-        console.emit(timeline_json(periods, load))
-    elif load.entries:
-        names = list(load.entries)
-        draw(
-            console,
-            periods,
-            load.counts,
-            names,
-            lambda at, name: at.counts(load.found[name]),
-            limit,
-        )
+        console.emit(timeline_json(periods, found))
+    elif found.entries:
+        rows = {name: found.found[name] for name in found.entries}
+        draw(console, periods, found.counts, rows, Periods.counts, limit)
     else:
         console.note("No upcoming runs")
-    if not load.complete:
+    if not found.complete:
         console.warn(f"only the {MAX_LOADED:,} entries that are due first are in the timeline")
 
 
@@ -97,16 +117,16 @@ def draw(
     console: Console,
     periods: Periods,
     load: Sequence[int],
-    names: Sequence[str],
-    counts: Callable[[Periods, str], Sequence[int]],
+    rows: Mapping[str, Any],
+    counts: Callable[[Periods, Any], Sequence[int]],
     limit: int,
 ) -> None:
-    """Draw a row for each of the first ``limit`` names, and the number of runs per minute.
+    """Draw the first ``limit`` rows, and the number of runs per minute.
 
     ``load`` contains the number of runs in each minute of ``periods``. ``counts`` returns the
-    number of runs of an entry in each column.
+    number of runs of a value of ``rows`` in each column.
     """
-    shown = names[:limit]
+    shown = list(rows)[:limit]
     longest = max(width_of(console.name(name)) for name in shown)
     label_width = min(max(len("per minute"), longest), MAX_LABEL)
     room = max(shutil.get_terminal_size().columns - label_width - 2, TICK_COLUMNS)
@@ -116,10 +136,10 @@ def draw(
     clock = "%H:%M" if total <= DAY_MINUTES + 1 else "%a %H:%M"
     console.write(f"{'':{label_width}}  {_axis(console, columns, clock)}")
     for name in shown:
-        row = "".join(map(_mark, counts(columns, name))).rstrip()
+        row = "".join(map(_mark, counts(columns, rows[name]))).rstrip()
         console.write(_padded(console.name(name), label_width), "  ", row)
-    if len(names) > limit:
-        console.write(f"and {plural(len(names) - limit, 'more entry', 'more entries')}")
+    if len(rows) > limit:
+        console.write(f"and {plural(len(rows) - limit, 'more entry', 'more entries')}")
     chart = Styled(bars(load, minutes, _bar_levels()), fg="cyan")
     console.write(f"{'per minute':{label_width}}  ", chart)
     busiest = load.index(max(load))
@@ -147,3 +167,16 @@ def _axis(console: Console, columns: Periods, clock: str) -> str:
 def _padded(name: str, width: int) -> str:
     label = clipped(name, width)
     return label + " " * (width - width_of(label))
+
+
+def bars(load: Sequence[int], minutes: int, levels: str) -> str:
+    """Return one character of ``levels`` per column, for the load of its busiest minute."""
+    peak = max(load, default=0) or 1
+    highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
+    return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
+
+
+def _mark(count: int) -> str:
+    if not count:
+        return " "
+    return "|" if count == 1 else str(count) if count < 10 else "#"

@@ -22,8 +22,7 @@ from celery import Celery
 import redbeat
 from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
 from redbeat.beat import turn
-from redbeat.cli.add import add
-from redbeat.cli.edit import READ_IN_ZONE, edit
+from redbeat.cli.edit import READ_IN_ZONE, add, edit
 from redbeat.cli.operate import pause
 from redbeat.config import ensure_conf
 from redbeat.entries.pauses import LONGEST

@@ -1,0 +1,274 @@
+"""The commands ``celery redbeat migrate-prefix`` and ``celery redbeat shard``.
+
+Both copy a schedule to other key prefixes, while no beat runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+import click
+from celery.exceptions import CeleryCommandException
+from redis.exceptions import RedisError
+
+from redbeat.config import ensure_conf
+from redbeat.connection.cluster import node_of
+from redbeat.management import prefixes
+from redbeat.management.apply import Change, next_run_of
+from redbeat.printing import plural
+from redbeat.settings import MAX_SHARDS
+from redbeat.storage import beats, checks, commands, store
+from redbeat.storage.client import client_of, unretried
+from redbeat.storage.keys import Keys
+from redbeat.storage.layout import Layout, layout
+
+from .apply import print_change
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
+from .options import option
+
+#: The number of entries for each outcome of a copy.
+Counts = dict[str, int]
+
+
+@command("migrate-prefix")
+@click.argument("old")
+@click.argument("new")
+@option("--delete", is_flag=True, help="After the copy, delete the copied entries under OLD.")
+@option("--dry-run", is_flag=True, help="Print what would be done, but write nothing.")
+@option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
+def migrate_prefix(
+    console: Console, old: str, new: str, delete: bool, dry_run: bool, force: bool
+) -> None:
+    """Copy all entries from key prefix OLD to key prefix NEW.
+
+    The command also copies run histories, the quarantine, and the list of static entries. Entries
+    that exist under NEW are never changed, so you can repeat the command.
+
+    Before the copy, stop all beats on both prefixes. After the copy, set redbeat_key_prefix to NEW.
+    """
+    if not old or not new or old == new:
+        raise click.UsageError(
+            "Give two different prefixes; for example: migrate-prefix redbeat: '{redbeat}:'"
+        )
+    client = unretried(client_of(console.app))
+    if not (force or dry_run):
+        for prefix in (old, new):
+            _refuse_running_beat(console, client, prefix)
+    source = _store(client, old)
+    note = checks.LayoutNote.read(source)
+    if note.shards > 1 or note.copying:
+        shards = f"the schedule has {note.shards} shards: first run celery redbeat shard 1"
+        raise failure(note.problem(note.shards) or shards, EX_CONFLICT)
+    members = source.members()
+    if not (members or source.calendars() or source.stats()):
+        _report_nothing_left(console, old, new, _store(client, new).members(), dry_run)
+        return
+    if dry_run:
+        outcome = partial(_print_outcome, console)
+        result = prefixes.copy_prefix(client, old, new, delete, note=outcome, dry_run=True)
+    else:
+        with progress(console, "Copying", members) as advance:
+            result = prefixes.copy_prefix(client, old, new, delete, advance)
+    counts = asdict(result)
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    _report_copy(console, old, new, counts, dry_run, text)
+    if _is_incomplete(counts):
+        raise _incomplete(counts, f"under {new!r}")
+
+
+def _print_outcome(console: Console, outcome: str, name: str, score: float) -> None:
+    print_change(console, Change(name, outcome, {}, next_run_of(score)))
+
+
+def _report_nothing_left(console: Console, old: str, new: str, moved: int, dry_run: bool) -> None:
+    """Report that the old prefix has no data; fail if the new prefix has no entries either."""
+    if not moved:
+        message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
+        raise failure(message, EX_NOT_FOUND)
+    entries = plural(moved, "entry is", "entries are")
+    text = f"Nothing is left to copy: {entries} under {new!r}, and none under {old!r}"
+    _report_copy(console, old, new, asdict(prefixes.PrefixCopy()), dry_run, text)
+
+
+def _report_copy(
+    console: Console, old: str, new: str, counts: Counts, dry_run: bool, text: str
+) -> None:
+    text = f"Dry run, nothing was written: {text}" if dry_run else text
+    console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
+    if not (_is_incomplete(counts) or console.as_json or dry_run):
+        console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
+
+
+def _is_incomplete(counts: Counts) -> bool:
+    return bool(counts["different"] or counts["unreadable"])
+
+
+def _incomplete(counts: Counts, where: str, advice: str = "") -> CeleryCommandException:
+    """Return the error for entries that were not copied; ``where`` is where others are."""
+    different = f"{counts['different']} different from the entry of the same name {where}"
+    message = f"Not all entries were copied: {different}, {counts['unreadable']} unreadable"
+    return failure(f"{message}{advice}", EX_CONFLICT)
+
+
+def _store(client: Any, prefix: str) -> store.Store:
+    return store.Store(client, Keys(prefix))
+
+
+def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
+    """End the command with an error if a beat uses the prefix. Three round trips."""
+    store, conf = _store(client, prefix), ensure_conf(console.app)
+    lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
+    holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
+    tokens = [holder] if holder else [beat.token for beat in store.beats(beats.SEEN_WITHIN)]
+    if tokens:
+        beat = beats.BeatInfo.read(tokens[0])
+        process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
+        message = (
+            f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "
+            "beat remains until its timeout; use --force to ignore the lock"
+        )
+        raise failure(message, EX_CONFLICT)
+
+
+@command("shard")
+@click.argument("shards", type=click.IntRange(1, MAX_SHARDS))
+@option("--delete", is_flag=True, help="After the copy, delete the entries under earlier prefixes.")
+@option("--dry-run", is_flag=True, help="Print the size of each new shard, but write nothing.")
+@option("--force", is_flag=True, help="Continue even if a beat runs or an entry cannot be copied.")
+def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: bool) -> None:
+    """Change the number of shards of the schedule to SHARDS.
+
+    Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
+    Cluster. If SHARDS is 1, the schedule has no shards. The command also copies run histories, the
+    quarantine, and the list of static entries. If the command is interrupted, run it again.
+
+    Before the command, stop all beats. After the command, set redbeat_shards to SHARDS in all
+    programs.
+    """
+    conf, client = ensure_conf(console.app), unretried(client_of(console.app))
+    base = store.base_store(conf, client)
+    note = checks.LayoutNote.read(base)
+    target, source = layout(conf.key_prefix, shards), layout(conf.key_prefix, note.shards)
+    if dry_run:
+        _report_shards(console, client, target, _planned(client, source, target), note, None)
+        return
+    if not force:
+        for prefix in {*source.prefixes, *target.prefixes}:
+            _refuse_running_beat(console, client, prefix)
+    counts: Counts = {}
+    base_entries = base.members()
+    earlier = {*note.left, note.copying, 1 if base_entries else 0}
+    if shards != note.shards:
+        _refuse_leftovers(note, shards, base_entries)
+        note._replace(copying=shards).save(base)
+        counts = _copy(console, client, source, target, force)
+        earlier = {*note.left, note.shards}
+    note = checks.LayoutNote(shards, 0, tuple(sorted(earlier - {0, shards})))
+    note.save(base)
+    if delete:
+        counts["deleted"] = 0
+        for number in note.left:
+            old = layout(conf.key_prefix, number)
+            with progress(console, "Deleting", sum(_sizes(client, old))) as advance:
+                counts["deleted"] += prefixes.delete_layout(client, old, advance)
+        note = note._replace(left=())
+        note.save(base)
+    _report_shards(console, client, target, _sizes(client, target), note, counts)
+
+
+#: The fields of the stats that hold only for the number of shards that wrote them.
+OF_ONE_LAYOUT: Final = (commands.LAYOUT, "members", "lost")
+
+
+def _copy(console: Console, client: Any, source: Layout, target: Layout, force: bool) -> Counts:
+    """Copy all entries and counters; return the number of entries for each outcome."""
+    with progress(console, "Copying", sum(_sizes(client, source))) as advance:
+        counts = asdict(prefixes.copy_to_shards(client, source, target, advance))
+    if not force and _is_incomplete(counts):
+        advice = (
+            ". Correct or delete the entries that were not copied, and run the command again; or "
+            "use --force"
+        )
+        raise _incomplete(counts, "in the new shards", advice)
+    sums = commands.total_stats([_store(client, prefix) for prefix in source.prefixes])
+    stats = Keys(target.prefixes[0]).stats
+    for name, text in sums.items():
+        if name not in OF_ONE_LAYOUT:
+            client.hsetnx(stats, name, text)
+    return counts
+
+
+def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -> None:
+    """End the command with an error if old copies of entries would mix with the new copies."""
+    if note.copying not in (0, shards):
+        message = (
+            f"celery redbeat shard {note.copying} was interrupted: run it again, or celery redbeat "
+            f"shard {note.shards} --delete to undo the copy"
+        )
+        raise failure(message, EX_CONFLICT)
+    if shards in note.left or (shards == 1 and base_entries and not note.copying):
+        message = (
+            f"There are still entries of programs that used {plural(shards, 'shard')}: "
+            f"delete these entries with celery redbeat shard {note.shards} --delete"
+        )
+        raise failure(message, EX_CONFLICT)
+
+
+def _sizes(client: Any, places: Layout) -> list[int]:
+    """Return the number of entries of each shard. Takes one round trip per shard."""
+    return [_store(client, prefix).members() for prefix in places.prefixes]
+
+
+def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
+    """Return the number of entries that each shard of the layout ``target`` would have."""
+    sizes = [0] * target.shards
+    for prefix in source.prefixes:
+        for part in _store(client, prefix).scan():
+            for key, _ in part:
+                sizes[target.shard_of(key.removeprefix(prefix))] += 1
+    return sizes
+
+
+def _report_shards(
+    console: Console,
+    client: Any,
+    target: Layout,
+    sizes: list[int],
+    note: checks.LayoutNote,
+    counts: Counts | None,
+) -> None:
+    """Print the shards, and the ``counts`` of the copy; they are None after a dry run."""
+    places = [
+        {"shard": number, "prefix": prefix, "master": _master(client, prefix), "entries": size}
+        for number, (prefix, size) in enumerate(zip(target.prefixes, sizes, strict=True))
+    ]
+    if console.as_json:
+        fields = {"shards": target.shards, "places": places, "earlier": list(note.left)}
+        console.emit({**fields, **(counts or {}), "dry_run": counts is None})
+        return
+    rows = [tuple(map(str, place.values())) for place in places]
+    console.table(("Shard", "Prefix", "Master", "Entries"), rows)
+    if counts is None:
+        console.note("Dry run, nothing was written")
+        return
+    if counts:
+        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    console.note(f"Set redbeat_shards = {target.shards} in all programs that use the schedule")
+    if note.left:
+        earlier = ", ".join(map(str, note.left))
+        console.note(
+            f"Entries of earlier shard counts still exist ({earlier}). To delete the earlier "
+            f"entries, run: celery redbeat shard {target.shards} --delete"
+        )
+
+
+def _master(client: Any, prefix: str) -> str:
+    """Return the address of the server with the keys of a prefix, or "" if it is unknown."""
+    try:
+        pool = node_of(client, Keys(prefix).schedule).connection_pool
+    except (RedisError, OSError, AttributeError):
+        return ""
+    terms = getattr(pool, "connection_kwargs", {})
+    return f"{terms['host']}:{terms['port']}" if "host" in terms else str(terms.get("path", ""))
