@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
@@ -22,9 +22,6 @@ from redbeat.schedules import hashed, ical, one_time, rule
 
 from .describe import CRON_FIELDS
 
-#: The exceptions that :func:`make_schedule` raises for an invalid rule.
-BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
-
 #: The units of durations with their lengths in seconds, the longest unit first.
 UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 
@@ -35,9 +32,6 @@ QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(min|[wdhms])")
 BETWEEN_LINES: Final = re.compile(
     r"\s+(?=(?:DTSTART|RRULE|RDATE|EXRULE|EXDATE)[:;])", re.IGNORECASE
 )
-
-#: Number of fields of a solar rule: event, latitude and longitude.
-SOLAR_FIELDS: Final = 3
 
 
 def seconds_from(text: str) -> float:
@@ -78,38 +72,22 @@ def interval_from(text: str) -> Interval:
     return Interval(seconds_from(text))
 
 
-def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
-    """Return the schedule that ``value`` describes as a rule of the kind ``kind``.
-
-    ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
-    other kinds. ``zone`` is the time zone of times and rules that do not name a time zone. ``name``
-    is the entry name, which determines the numbers for ``H`` in a crontab. Raises one of the errors
-    in :data:`BAD_RULE` for an invalid value.
-    """
-    if kind == "cron" and hashed.has_hash(value):
-        if not name:
-            raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
-        return hashed.hashed_crontab(name, **_cron_fields(value), app=app)
-    return MAKERS[kind](value, zone, app)
-
-
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
-    """Return the schedule that a rule describes; ``name`` is the entry name.
+    """Return the schedule that a rule of one of the :data:`KINDS` describes.
 
-    Raises :exc:`InvalidEntryError` for an invalid rule. The ``field`` of the error is ``kind`` or
-    ``rule``.
+    ``zone`` is the time zone of times and rules that do not name a time zone. ``name`` is the entry
+    name, which determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError` with
+    the kind as its field.
     """
-    if kind not in KINDS:
-        raise InvalidEntryError("kind", f"must be one of {', '.join(KINDS)}, not {kind!r:.60}")
     text = text.strip()
-    if not text:
-        raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
     try:
-        return make_schedule(kind, READERS.get(kind, str)(text), zone, app, name)
+        if not text:
+            raise ValueError("is empty; enter the rule by which the entry runs")
+        return MAKERS[kind](text, zone, app, name)
     except InvalidEntryError as error:
-        raise InvalidEntryError("rule", error.problem) from error
-    except (*BAD_RULE, OverflowError) as error:
-        raise InvalidEntryError("rule", str(error)) from error
+        raise InvalidEntryError(kind, error.problem) from error
+    except (ImproperlyConfigured, ParseException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidEntryError(kind, str(error)) from error
 
 
 def has_own_zone(when: Any) -> bool:
@@ -117,14 +95,19 @@ def has_own_zone(when: Any) -> bool:
     return isinstance(when, (schedule, solar, rule.RuleSchedule))
 
 
-def _every(interval: Interval, _zone: tzinfo, app: Celery) -> BaseSchedule:
+def _every(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
+    interval = interval_from(text)
     if not interval.seconds:
         raise ValueError("must be above 0 seconds")
-    return schedule(interval.seconds, interval.relative, app=app)
+    return schedule(*interval, app=app)
 
 
-def _cron(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
-    return crontab(**_cron_fields(text), app=app)
+def _cron(text: str, _zone: tzinfo, app: Celery, name: str) -> BaseSchedule:
+    if not hashed.has_hash(text):
+        return crontab(**_cron_fields(text), app=app)
+    if not name:
+        raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
+    return hashed.hashed_crontab(name, **_cron_fields(text), app=app)
 
 
 def _cron_fields(text: str) -> dict[str, str]:
@@ -155,8 +138,8 @@ def _cron_items(name: str, items: list[str]) -> Iterator[str]:
     return (item if hashed.has_hash(item) else cron.celery_field(name, item) for item in items)
 
 
-def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
-    text = BETWEEN_LINES.sub("\n", text.strip())
+def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:
+    text = BETWEEN_LINES.sub("\n", text)
     key = zones.zone_key(zone)
     # A rule without a start gets a DTSTART at the epoch, because only DTSTART can contain the time
     # zone. A rule with COUNT needs a start from the user, because COUNT counts from the start.
@@ -165,19 +148,20 @@ def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
     return ical.from_ical(text)
 
 
-def _at(moment: datetime, zone: tzinfo, app: Celery) -> BaseSchedule:
+def _at(text: str, zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
+    moment = times.time_from(text)
     return one_time.clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
 
 
-def _solar(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
+def _solar(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != SOLAR_FIELDS:
+    if len(parts) != 3:
         raise ValueError(f"{text!r} is not EVENT,LAT,LON")
     event, latitude, longitude = parts
     return sun.make_solar(event, float(latitude), float(longitude), app=app)
 
 
-MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
+MAKERS: Final[dict[str, Callable[[str, tzinfo, Any, str], BaseSchedule]]] = {
     "every": _every,
     "cron": _cron,
     "rrule": _rrule,
@@ -187,7 +171,3 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
 
 #: The kinds of rules.
 KINDS: Final = tuple(MAKERS)
-
-#: Kind -> the function that converts the text of a rule to the value for make_schedule().
-#: For a kind that has no function, the value is the text itself.
-READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": times.time_from}

@@ -281,10 +281,7 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
         value = value.isoformat()
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InvalidEntryError(kind, f"must be a text, not {value!r:.60}")
-    try:
-        return parse_rule(kind, str(value), zone, app, name)
-    except InvalidEntryError as error:
-        raise InvalidEntryError(kind, error.problem) from error
+    return parse_rule(kind, str(value), zone, app, name)
 
 
 def _call_value(field: str, value: Any) -> Any:
