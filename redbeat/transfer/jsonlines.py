@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+from redbeat.codec.stored import object_in
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import changes, lazy, pauses, runs, state
 from redbeat.entries.calendars import calendar_of
@@ -67,31 +68,22 @@ def write_line(name: str, row: Shown, history: bool = False) -> str:
 
     Raises :exc:`DecodeError` if the stored JSON of the entry is invalid.
     """
+    kept = changes.state_of(row.stored)
     texts = {
         "definition": row.definition,
-        "policy": pauses.with_pause(row.policy, changes.state_of(row.stored).pause),
+        "policy": pauses.with_pause(row.policy, kept.pause),
+        "meta": row.meta if history else "",
+        "runtime": state.runtime_of(kept) if history else "",
     }
-    if history:
-        texts |= {"meta": row.meta, "runtime": state.runtime_of(changes.state_of(row.stored))}
-    fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
+    line: dict[str, Any] = {"name": name}
+    line |= {field: object_in(text, field) for field, text in texts.items() if text}
     if history and row.history:
-        fields.append(f'"history": {json.dumps(row.history.splitlines())}')
-    identity = changes.state_of(row.stored).identity if history else ""
-    if identity:
-        fields.append(f'"identity": {json.dumps(identity)}')
+        line["history"] = row.history.splitlines()
+    if history and kept.identity:
+        line["identity"] = kept.identity
     if row.static:
-        fields.append('"static": true')
-    return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
-
-
-def _one_line(field: str, text: str) -> str:
-    """Return JSON as one line of ASCII; JSON that already has this form is not changed."""
-    if text.isascii() and text.isprintable():
-        return text
-    try:
-        return json.dumps(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(field, f"cannot be read as JSON: {error}") from error
+        line["static"] = True
+    return json.dumps(line)
 
 
 def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
