@@ -19,6 +19,7 @@ from redbeat.entries.state import State
 from redbeat.management import doctor
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
+from redbeat.storage.words import STATE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -180,7 +181,7 @@ def test_after_the_clock_of_redis_was_ahead_any_score_is_right(
     make("ahead", 60, last_run_at=ran, total_run_count=1)
     state = State.read(None, redis_client.hget("redbeat:ahead", "meta"))
     state.at = ran.timestamp()
-    redis_client.hset("redbeat:ahead", "state", state.text())
+    redis_client.hset("redbeat:ahead", STATE, state.text())
     redis_client.zadd(SCHEDULE, {"redbeat:ahead": time.time() + 30})
     assert run("doctor").code == 0
 
