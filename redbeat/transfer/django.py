@@ -116,7 +116,7 @@ def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
 
 def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Incoming:
     app = schedule.app
-    _check_row("", fields, KINDS)
+    check_kinds("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     start, end, last_run_at, changed = (
         _instant(app, field, fields.get(field))
@@ -214,20 +214,13 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     if row is None:
         problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
-    _check_row(f"{kind}.", row, ROW_KINDS.get(kind, {}))
+    check_kinds(f"{kind}.", row, ROW_KINDS.get(kind, {}))
     return kind, row
 
 
 def _primary_key(value: Any) -> Any:
     """Return a primary key that can be a dict key; a list (a natural key) becomes a string."""
     return value if isinstance(value, (int, str)) else repr(value)
-
-
-def _check_row(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
-    if not isinstance(fields, Mapping):
-        name = parent.rstrip(".") or "fields"
-        raise InvalidEntryError(name, f"must be an object, not {fields!r:.60}")
-    check_kinds(parent, fields, kinds)
 
 
 def _schedule(app: Celery, kind: str, row: Fields, start: datetime | None) -> Any:

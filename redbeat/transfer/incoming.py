@@ -87,11 +87,14 @@ Kind = tuple[Any, str, bool]
 JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
 
 
-def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+def check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
     """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
 
     ``parent`` is "" or the path of the object that contains the fields, with a dot at the end.
     """
+    if not isinstance(fields, Mapping):
+        name = parent.rstrip(".") or "fields"
+        raise InvalidEntryError(name, f"must be an object, not {fields!r:.60}")
     for name, (types, expected, required) in kinds.items():
         value = fields.get(name)
         if value is None and not required:
