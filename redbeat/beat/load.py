@@ -118,9 +118,8 @@ class Rules:
             rest = row.definition[len(begin) :]
             twin = self._twins.get((rest, policy_text))
             if twin is not None and name and (name.isascii() or is_valid_text(name)):
-                plan = replace(twin.plan, identity=name)
-                texts = {"key": row.key, "name": name, "definition": row.definition}
-                return replace(twin, plan=plan, **texts)
+                plan, key = replace(twin.plan, identity=name), row.key
+                return replace(twin, key=key, name=name, plan=plan, definition=row.definition)
         rule = self._decoded(row, policy_text)
         # A second name would count, and a backslash may hide it.
         if rest and len(rest) <= LONGEST_TWIN and '"name"' not in rest and "\\" not in rest:

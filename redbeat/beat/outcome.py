@@ -76,7 +76,7 @@ class Outcome:
         """Return the change that records a run before its message is published."""
         run.stage, run.left = FIRST, True
         change = _guarded(self._record(run, run.state), run, version)
-        run.recorded = changes.after(run.row, change)
+        run.stored = changes.after(run.row, change)
         return change
 
     def hold(self, run: Run, version: str | None) -> Change:
@@ -85,8 +85,9 @@ class Outcome:
         until, mark = run.now + HELD, new_mark()
         state = verdicts.hold(run.verdict, run.state, run.row.meta, until, run.task_id)
         state.sign(mark, hold=True)
-        run.held, run.held_state = state.text(), state
-        change = Change(run.row.key, mark, set={words.STATE: run.held}, score=until)
+        text = state.text()
+        run.stored, run.held_state = run.row._replace(state=text), state
+        change = Change(run.row.key, mark, set={words.STATE: text}, score=until)
         change.take, change.results = run.verdict.take, _result_lines(run.verdict.ends)
         change.lines = self.conf.history_size
         return _guarded(change, run, version)
@@ -95,8 +96,8 @@ class Outcome:
         """Return the change that records a run whose message is out."""
         run.stage = RECORD
         change = self._record(run, run.held_state or run.state)
-        change.expect = digest_of(run.stored)
-        if run.held:  # the hold took it in
+        change.expect = digest_of(run.stored or run.row)
+        if run.stored is not None:  # the hold took it in
             change.take, change.results = "", []
         return change
 
@@ -123,7 +124,8 @@ class Outcome:
         stored, held = run.held_state or run.state, run.send.held
         if run.left and stored.hold is not None:
             held = stored.hold._replace(until=score)
-        return changes.change_of(run.stored, verdicts.release(stored, held), score=score)
+        state = verdicts.release(stored, held)
+        return changes.change_of(run.stored or run.row, state, score=score)
 
     def decline(self, run: Run) -> Change:
         """Return the change that leaves an occurrence which user code does not send now."""
@@ -135,7 +137,7 @@ class Outcome:
         state = verdicts.release(run.held_state) if run.held_state else run.state.copy()
         if run.history.last_run_at is None and state.due is None:
             state.due = run.at.timestamp()
-        return changes.change_of(run.stored, state, score=score)
+        return changes.change_of(run.stored or run.row, state, score=score)
 
     def put_back(
         self, run: Run, score: float | None = None, failing: states.Failing | None = None
@@ -145,45 +147,46 @@ class Outcome:
         The entry is due at ``score``, or when it was due before. ``failing`` is why.
         """
         run.stage = RELEASE
-        assert run.recorded is not None
+        assert run.stored is not None
         state, row = run.verdict.known.state.copy(), run.row
         if score is None:
             score = float(row.score or 0)
         elif run.history.last_run_at is None and state.due is None:
             state.due = run.at.timestamp()
         state.failing = state.failing if failing is None else failing
-        change = changes.change_of(run.recorded, state, score=score, replaces=True)
+        change = changes.change_of(run.stored, state, score=score, replaces=True)
         if row.meta is None:
             change.unset = (words.META,)
         else:
             change.set[words.META] = row.meta
-        if row.definition is not None and run.recorded.definition != row.definition:
+        if row.definition is not None and run.stored.definition != row.definition:
             change.set[words.DEFINITION] = row.definition
         return change
 
     def not_running(self, run: Run) -> Change:
         """Return the change by which nothing waits for the end of a recorded run that was lost."""
         run.stage = RELEASE
-        assert run.recorded is not None
-        state = State.read(run.recorded.state, run.recorded.meta)
+        assert run.stored is not None
+        state = State.read(run.stored.state, run.stored.meta)
         state.running = None
-        return changes.change_of(run.recorded, state)
+        return changes.change_of(run.stored, state)
 
     def failure(self, run: Run, error: Exception, score: float) -> Change:
         """Return the change that notes a run that could not be sent, and is due at ``score``.
 
         Without a verdict, the schedule of the entry raised the error.
         """
-        row, stored, is_recorded = run.stored, run.held_state or run.state, run.stage == FIRST
+        row, stored = run.stored or run.row, run.held_state or run.state
+        is_decided, is_recorded = run.verdict is not None, run.stage == FIRST
         run.stage = REST
-        if run.is_decided:
+        if is_decided:
             at = run.at.timestamp()
         else:
             at = stored.failing.due if stored.failing else _due(row, run.now)
         failing = states.failed_again(stored.failing, run.now, reason_of(cause_of(error)), at)
-        if is_recorded and run.recorded is not None:
+        if is_recorded and run.stored is not None:
             change = self.put_back(run, score, failing)
-        elif run.is_decided:
+        elif is_decided:
             state = verdicts.put_back(run.verdict, stored, run.now, failing, unsure=run.left)
             change = changes.change_of(row, state, hold=state.hold is not None, score=score)
         else:
@@ -389,16 +392,18 @@ class Outcome:
         The hold is known by its mark, not by its task id, which a takeover shares. A message that
         left although it was not held is recorded in any case.
         """
-        row, hold = answer.row, (run.held_state or run.state).marks.hold
-        if row is not None and (not run.held or State.read(row.state, row.meta).marks.hold == hold):
-            return RECORD_OVER
+        row, held = answer.row, run.held_state
+        if row is not None:
+            now = State.read(row.state, row.meta)
+            if held is None or now.marks.hold == held.marks.hold:
+                return RECORD_OVER
         logger.info("beat: Entry %s was deleted or replaced during its run", run.row.key)
         return self.announce(run)
 
     def failed(self, run: Run, answer: Answer, _repeated: bool) -> str:
         """Redis refused the change: a failure of this entry, or of this order."""
         run.error = run.error or RefusedError(answer.why)
-        run.left, run.held, run.held_state, run.recorded = False, "", None, None
+        run.left, run.stored, run.held_state = False, None, None
         return FAILED
 
     def log_refused(self, run: Run, answer: Answer, _repeated: bool) -> str:

@@ -54,9 +54,9 @@ class History(NamedTuple):
         usual = _meta_pattern.fullmatch(meta)  # ten times faster than the JSON decoder
         if usual is None or decoder.names.RedBeatJSONDecoder is not decoder.RedBeatJSONDecoder:
             return cls.of_meta(decode_meta(meta))
-        *parts, count = map(int, usual.groups("0"))
+        year, month, day, hour, minute, second, micro, count = map(int, usual.groups("0"))
         try:
-            return cls(datetime(*parts, tzinfo=UTC), count)
+            return cls(datetime(year, month, day, hour, minute, second, micro, UTC), count)
         except (ValueError, OverflowError):
             return cls.of_meta(decode_meta(meta))
 

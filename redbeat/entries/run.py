@@ -68,9 +68,9 @@ class Run:
         left: whether a message left in the call that sent it, or perhaps left in one that failed.
         seen: whether a message was seen in the call, and the broker did not refuse it.
         push: the broker commands that are the message.
-        held: the text of the state that holds this run before its message leaves.
-        held_state: what this text says.
-        recorded: the texts as the change that records the run leaves them.
+        stored: the row as the change that holds the run, or records it first, leaves it. None
+            before.
+        held_state: the state that holds the run.
         hold_ends: the local time until which a held run may be published, monotonic seconds.
         headers: the headers of the message that are not in the options of the entry.
         asks: whether the object of the entry decides whether it is due.
@@ -90,24 +90,13 @@ class Run:
     left: bool = False
     seen: bool = False
     push: list[list[str | bytes]] = field(default_factory=list)
-    held: str = ""
+    stored: Row | None = None
     held_state: State | None = None
-    recorded: Row | None = None
     hold_ends: float = 0.0
     headers: dict[str, Any] = field(default_factory=dict)
     asks: bool = False
     own: OwnCall | None = None
     error: Exception | None = None
-
-    @property
-    def stored(self) -> Row:
-        """The row as the change that holds this run has left it."""
-        return self.row._replace(state=self.held) if self.held else self.row
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether there is a verdict."""
-        return self.verdict is not None
 
     @property
     def declined(self) -> bool:

@@ -159,7 +159,8 @@ def test_a_run_that_is_given_back_stays_decided_if_it_perhaps_left(
 
 def test_a_published_run_that_is_still_held_is_recorded_over_the_edit(world: World) -> None:
     run, _ = world.run(RECORD)
-    edited = run.row._replace(state=run.held, definition='{"new": 1}')
+    assert run.stored is not None
+    edited = run.stored._replace(definition='{"new": 1}')
 
     assert world.outcome.after(run, Answer(DIFFERS, "", edited), False) == RECORD_OVER
     assert world.dispatched == 0
@@ -169,7 +170,8 @@ def test_a_published_run_whose_hold_is_another_is_out_and_not_recorded(world: Wo
     """A takeover has the same task id, and a mark of its own."""
     run, _ = world.run(RECORD)
     other, _ = world.run(HOLD)
-    taken = run.row._replace(state=other.held)
+    assert other.stored is not None
+    taken = run.row._replace(state=other.stored.state)
 
     assert world.outcome.after(run, Answer(DIFFERS, "", taken), False) == NOTHING
     assert world.dispatched == 1
