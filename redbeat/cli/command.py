@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from functools import cached_property, update_wrapper
+from functools import cached_property, wraps
 from importlib import import_module
 from itertools import repeat
 from typing import Any, Final
@@ -338,14 +338,13 @@ def command(
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        @click.command(name, cls=cls)
         @click.pass_context
-        def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
+        @wraps(function)
+        def decorated(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
             return function(Console(ctx, as_json), **options)
 
-        wrapped = update_wrapper(call, function)
-        # Click stores parameters in reverse order, so the help shows the first one, --json, last.
-        wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
-        decorated: click.Command = click.command(name, cls=cls)(wrapped)
+        decorated.params.append(JSON)
         return decorated
 
     return decorate

@@ -75,16 +75,12 @@ class Access:
     """
 
     host: str = "127.0.0.1"
-    users: tuple[tuple[str, str], ...] = ()
+    users: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tokens: tuple[str, ...] = field(default=(), repr=False)
     allowed_hosts: frozenset[str] = frozenset()
     read_only: bool = False
     behind_proxy: bool = False
     user: Callable[[dict[str, Any]], str | None] | None = None
-
-    def __repr__(self) -> str:
-        """Return a representation without passwords and tokens."""
-        return f"<{type(self).__name__} {self.host} read_only={self.read_only}>"
 
     @property
     def required(self) -> bool:
@@ -94,12 +90,10 @@ class Access:
     def user_with(self, name: str, password: str) -> str | None:
         """Return the user name if a user has this name and password, otherwise None."""
         # "&" always compares both texts, so the response time does not reveal which text is wrong.
-        matches = [
-            user
-            for user, secret in self.users
-            if _equal_secrets(user, name) & _equal_secrets(secret, password)
-        ]
-        return matches[0] if matches else None
+        for user, secret in self.users:
+            if _equal_secrets(user, name) & _equal_secrets(secret, password):
+                return user
+        return None
 
     def has_token(self, token: str) -> bool:
         """Return whether a token is one of the configured tokens."""
@@ -323,16 +317,11 @@ def _refusal() -> ResponseReturnValue | None:
     if malformed or not access.admits_host(flask.request.host):
         text = "Unknown host. To allow this host, start the dashboard with --allowed-host NAME.\n"
         return flask.Response(text, 421, mimetype="text/plain")
-    is_public = flask.request.endpoint in PUBLIC_ENDPOINTS
-    if access.user is not None and not is_public and not current_user.is_authenticated:
-        text = "You are not signed in to the application that contains this dashboard."
-        return problem(403, text, "Not signed in")
-    needs_user = access.required and not is_public
+    endpoint = flask.request.endpoint
+    needs_user = access.required and endpoint not in PUBLIC_ENDPOINTS
     if needs_user and not current_user.is_authenticated:
-        return _too_many(flask.g.wait) if flask.g.get("wait") else _unauthorized()
-    is_change = (
-        flask.request.method not in SAFE_METHODS and flask.request.endpoint not in READ_ONLY_POSTS
-    )
+        return _unauthorized()
+    is_change = flask.request.method not in SAFE_METHODS and endpoint not in READ_ONLY_POSTS
     if access.read_only and is_change:
         text = "This dashboard was started with --read-only, so it changes nothing."
         return problem(403, text, "Read-only")
@@ -368,6 +357,11 @@ def _name_in_header() -> str | None:
 
 
 def _unauthorized() -> ResponseReturnValue:
+    if access.user is not None:
+        text = "You are not signed in to the application that contains this dashboard."
+        return problem(403, text, "Not signed in")
+    if wait := flask.g.get("wait"):
+        return _too_many(wait)
     if flask.request.authorization is not None:
         logger.warning("Wrong credentials from %s", client_address())
     query = quote(flask.request.query_string, safe="%=&+-._~")

@@ -163,11 +163,8 @@ def lanes(rows: Sequence[Row], start: datetime, seconds: float) -> Lanes:
     A row is ``(label, href, positions, total)``; if there are more runs than positions, the lane is
     one block from the first to the last position. Positions are sorted; 0 means ``start``, and 1
     means ``seconds`` after ``start``. Positions below 0 or above 1 are ignored. Times are shown in
-    the zone of ``start``. Raises ``ValueError`` if ``start`` is naive or ``seconds`` is not
-    positive.
+    the zone of ``start``, which must be aware.
     """
-    if start.tzinfo is None or seconds <= 0:
-        raise ValueError("start must be aware, and seconds must be positive")
     each = [_lane(row, start, seconds) for row in rows]
     return Lanes(time_ticks(start, seconds), f"{start:%Z}", each)
 
@@ -213,11 +210,8 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 
     The first period begins at ``start``, and times are shown in the zone of ``start``. The highest
     bars are highlighted, unless all bars are equally high or more than :data:`MAX_PEAKS` bars have
-    the highest value. Raises ``ValueError`` if ``start`` is naive or ``seconds_per_bar`` is not
-    positive.
+    the highest value. ``start`` must be aware.
     """
-    if start.tzinfo is None or seconds_per_bar <= 0:
-        raise ValueError("start must be aware, and seconds_per_bar must be positive")
     seconds = max(len(counts), 1) * seconds_per_bar
     highest = max(counts, default=0)
     top, values = value_axis(max(highest, 1), 1, "")
@@ -236,10 +230,10 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Chart:
     """Return a bar chart of the lateness of runs.
 
     ``points`` contains at least one point, the oldest point first. A point is an aware instant and
-    a lateness in seconds. Each instant is shown in its own time zone. :func:`load_chart` describes
-    which bars are highlighted.
+    a lateness in seconds, at least 0. Each instant is shown in its own time zone.
+    :func:`load_chart` describes which bars are highlighted.
     """
-    seconds = [max(late, 0.0) for _, late in points]
+    seconds = [late for _, late in points]
     highest, (first, _), (last, _) = max(seconds), points[0], points[-1]
     unit, scale = (" ms", 1000) if highest < 1 else (" s", 1)
     top, values = value_axis(max(highest, MIN_LATENESS) * scale, MIN_LATENESS * scale, unit)
@@ -284,6 +278,4 @@ def _runs(count: int) -> str:
 
 
 def _late(seconds: float) -> str:
-    if seconds < 0:
-        return f"{-seconds:.3f} s early"
     return f"{seconds * 1000:.0f} ms late" if seconds < 1 else f"{seconds:,.3f} s late"
