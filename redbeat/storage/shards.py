@@ -22,7 +22,7 @@ from redbeat.storage.views import Counts, Cursor, Page, Past, Presence, Shown
 from .keys import Keys
 from .layout import Layout
 from .reading import Reading
-from .rows import Answer, Change, Look, Reply, Request
+from .rows import Answer, Change, Reply, Request
 
 if TYPE_CHECKING:
     from .store import Store
@@ -63,12 +63,12 @@ class ShardedStore(Reading):
 
     def part_of(self, key: str) -> Store:
         """Return the store of the shard that has the entry with a key."""
-        return self._place(key)[0]
+        return self.parts[self.layout.split(key)[0]]
 
-    def _place(self, key: str) -> tuple[Store, str]:
-        """Return the store of the shard of an entry, and the entry key with its prefix."""
-        number, name = self.layout.split(key)
-        return self.parts[number], self.layout.prefixes[number] + name
+    def _own_key(self, key: str) -> str:
+        """Return a key with the prefix of its shard: programs may make it of the base prefix."""
+        shard, name = self.layout.split(key)
+        return self.layout.prefixes[shard] + name
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -77,11 +77,20 @@ class ShardedStore(Reading):
 
         A change without a key is carried out in every part. A request that looks needs ``only``.
         """
+        looks = None if request.look is None else self.layout.split(request.look.only)[0]
+        shares: dict[int, list[int]] = {}
+        if looks is not None or not request.changes:
+            shares[looks or 0] = []
+        for number, change in enumerate(request.changes):
+            own = self.layout.split(change.key)[0]
+            for shard in [own] if change.key else range(len(self.parts)):
+                shares.setdefault(shard, []).append(number)
         answers: dict[int, Answer] = {}
         replies = []
-        for part, numbers, look in self._shares(request):
-            changes = [self._own(request.changes[number]) for number in numbers]
-            reply = part.turn(request._replace(changes=changes, look=look))
+        for shard, numbers in shares.items():
+            changes = [self._own_change(request.changes[number]) for number in numbers]
+            look = request.look if shard == looks else None
+            reply = self.parts[shard].turn(request._replace(changes=changes, look=look))
             answers.update(zip(numbers, reply.answers, strict=True))
             replies.append(reply)
         return replies[-1]._replace(
@@ -90,41 +99,24 @@ class ShardedStore(Reading):
             rows=[row for reply in replies for row in reply.rows],
         )
 
+    def _own_change(self, change: Change) -> Change:
+        key = change.key and self._own_key(change.key)
+        return change if key == change.key else replace(change, key=key)
+
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
         """Carry out :meth:`turn`, and return a function that returns its reply."""
         reply = self.turn(request)
         return lambda: reply
 
-    def _shares(self, request: Request) -> Iterable[tuple[Store, list[int], Look | None]]:
-        """Yield each part that has something to do, the numbers of its changes, and its look."""
-        shares: dict[int, list[int]] = {}
-        looks = self.layout.split(request.look.only)[0] if request.look is not None else None
-        if looks is not None or not request.changes:
-            shares[looks or 0] = []
-        for number, change in enumerate(request.changes):
-            one = self.layout.split(change.key)[0]
-            for part in [one] if change.key else range(len(self.parts)):
-                shares.setdefault(part, []).append(number)
-        for part, numbers in shares.items():
-            look = request.look if part == looks else None
-            own = look and look._replace(only=self._place(look.only)[1])
-            yield self.parts[part], numbers, own
-
-    def _own(self, change: Change) -> Change:
-        key = self._place(change.key)[1] if change.key else ""
-        return change if key == change.key else replace(change, key=key)
-
     # -- single entries ----------------------------------------------------------------------
 
     def past(self, key: str) -> Past:
         """Return what is stored about the runs of an entry."""
-        store, own_key = self._place(key)
-        return store.past(own_key)
+        return self.part_of(key).past(key)
 
     def say(self, key: str, line: str, **more: Any) -> str:
         """Append a line to the inbox of an entry; see :meth:`Store.say`."""
-        store, own_key = self._place(key)
-        return store.say(own_key, line, **more)
+        return self.part_of(key).say(key, line, **more)
 
     def rank(self, key: str) -> int | None:
         """Return the position of an entry in the order of scores, from 0.
@@ -133,8 +125,8 @@ class ShardedStore(Reading):
         score are counted as later entries. Takes two round trips for the shard of the entry, and
         one round trip for each other shard.
         """
-        own, own_key = self._place(key)
-        rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
+        own = self.part_of(key)
+        rank, score = own.rank(key), own.read([key]).rows[0].score
         if rank is None or score is None:
             return None
         return rank + sum(store.count_below(score) for store in self.parts if store is not own)
@@ -145,7 +137,7 @@ class ShardedStore(Reading):
         """Return one row per key, in the order of ``keys``."""
         shares: defaultdict[int, dict[int, str]] = defaultdict(dict)
         for position, key in enumerate(keys):
-            shares[self.layout.split(key)[0]][position] = self._place(key)[1]
+            shares[self.layout.split(key)[0]][position] = self._own_key(key)
         found, now = dict[int, Shown](), 0.0
         for shard, share in shares.items():
             page = self.parts[shard].read(list(share.values()))
