@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from calendar import isleap, monthrange
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime, timedelta
 from functools import cached_property, lru_cache, partial
@@ -53,11 +53,6 @@ def period_start(freq: int, index: int, wkst: int) -> datetime:
         return datetime.fromordinal(max(index * 7 + 1 + wkst, 1))
     days, rest = divmod(index * int(UNIT[freq].total_seconds()), 86400)
     return datetime.fromordinal(days) + timedelta(seconds=rest)
-
-
-def month_days(year: int, month: int) -> Iterator[date]:
-    """Return an iterator over the days of a month."""
-    return (date(year, month, day) for day in range(1, monthrange(year, month)[1] + 1))
 
 
 def month_length(day: date) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import cached_property
 from itertools import islice
 from math import gcd
@@ -118,7 +118,6 @@ LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 #: The steps of a search for a period.
 PERIOD = 10
-ALL_MONTHS = tuple(range(1, 13))
 
 
 @dataclass(frozen=True)
@@ -248,9 +247,8 @@ class Recurrence:
 
     def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
-        every_day = [*self._days(period)]
-        spend(len(every_day) + len(self.setpos))
-        days = [day for day in every_day if day in self.days]
+        days = self._days_in(period)
+        spend(len(days) + len(self.setpos))
         hours, minutes, seconds = times
         for position in self.setpos:
             index = position - 1 if position > 0 else position
@@ -269,18 +267,17 @@ class Recurrence:
             (period.second,) if self.freq >= daysets.SECONDLY else self.seconds,
         )
 
-    def _days(self, period: datetime) -> Iterator[date]:
+    def _days_in(self, period: datetime) -> list[date]:
+        """Return the allowed days of a period; the first week of a rule begins at its start."""
+        first = max(period, self.start).date() if self.freq == daysets.WEEKLY else period.date()
         if self.freq == daysets.YEARLY:
-            for month in self.days.months or ALL_MONTHS:
-                yield from daysets.month_days(period.year, month)
-        elif self.freq == daysets.MONTHLY:
-            if not self.days.months or period.month in self.days.months:
-                yield from daysets.month_days(period.year, period.month)
-        elif self.freq == daysets.WEEKLY:
-            week = (period.date() + timedelta(days=day) for day in range(7))
-            yield from (day for day in week if day >= self.start.date())
-        else:
-            yield period.date()
+            return [first + number * daysets.DAY for number in self.days.in_year(first)]
+        end = first + daysets.DAY
+        if self.freq < daysets.DAILY:
+            following = self._index_of(period) + 1
+            end = daysets.period_start(self.freq, following, self.wkst).date()
+        every_day = map(date.fromordinal, range(first.toordinal(), end.toordinal()))
+        return [day for day in every_day if day in self.days]
 
 
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
