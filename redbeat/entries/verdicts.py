@@ -780,9 +780,8 @@ def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> s
     new.at = None if rewritten else rest.state.at
     old, texts = ((rule.definition, rule.policy_text) for rule in (known.rule, fresh.rule))
     recorded = History(last, count, None)
-    merged = history_after_save(
-        recorded, old, texts, from_timestamp(fresh.now), rewritten=rewritten
-    )
+    now = from_timestamp(fresh.now)
+    merged = history_after_save(recorded, old, texts, now, rewritten=rewritten)
     if merged.last_run_at is not last:
         new.at = None
     if (merged.last_run_at, merged.total_run_count) == (stored.last_run_at, stored.total_run_count):

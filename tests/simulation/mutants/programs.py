@@ -149,7 +149,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "backfill-without-check",
         "A backfill is stored although a run was recorded since it was planned.",
         "entries/edits.py",
-        "return change_of(row, state, score=",
+        "return changes.change_of(row, state, score=",
         "return Change(row.key, set={'state': state.text()}, score=",
         ("tests/entries/test_together.py", "tests/entries/test_run_requests.py"),
     ),
