@@ -38,9 +38,9 @@ class RedBeatKeyExpiryError(RedBeatError):
 LONGEST_MESSAGE = 500
 
 
-def shortened(text: str) -> str:
-    """Return ``text``, shortened to at most ``LONGEST_MESSAGE`` characters."""
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
+def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """Return ``text``, shortened to at most ``longest`` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 class FieldError(RedBeatError):
@@ -125,8 +125,7 @@ def reason_of(error: BaseException) -> str:
 
     Characters that UTF-8 cannot encode are escaped.
     """
-    text = " ".join(encodable(described(error)).split())
-    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
+    return shortened(" ".join(encodable(described(error)).split()), LONGEST_REASON)
 
 
 class ConflictError(RedBeatError):

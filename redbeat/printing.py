@@ -37,22 +37,16 @@ def printable(text: str, limit: int | None = None) -> str:
     If the escaped text is longer than ``limit`` characters, a mark with the original length
     replaces the middle of the text.
     """
-    if limit is None or len(text) <= limit:
-        escaped = _escaped(text)
-    else:
-        # Escaping never shortens a text, so the middle of a long text is not needed.
-        escaped = _escaped(text[:limit] + text[-limit:])
-    if limit is None or len(escaped) <= limit:
-        return escaped
     mark = f" ...({len(text)} characters)... "
-    end = (limit - len(mark)) // 3
-    return f"{escaped[: limit - len(mark) - end]}{mark}{escaped[-end:]}"
-
-
-def _escaped(text: str) -> str:
-    if text.isascii() and text.isprintable():
+    if limit is not None and len(text) > 2 * limit:
+        # Escaping never shortens a text, so the middle of a long text is not needed.
+        text = text[:limit] + text[-limit:]
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(map(_escaped_char, text))
+    if limit is None or len(text) <= limit:
         return text
-    return "".join(map(_escaped_char, text))
+    end = (limit - len(mark)) // 3
+    return f"{text[: limit - len(mark) - end]}{mark}{text[-end:]}"
 
 
 def _escaped_char(char: str) -> str:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
-from redbeat.errors import DecodeError
+from redbeat.errors import DecodeError, shortened
 from redbeat.printing import SURROGATES, encodable
 
 from .writers import MAX_DEPTH
@@ -134,8 +133,7 @@ def string_in(value: object, longest: int) -> str:
     """
     if value is None:
         return ""
-    text = value if isinstance(value, str) else repr(value)
-    return valid_text(text if len(text) <= longest else f"{text[: longest - 3]}...")
+    return valid_text(shortened(value if isinstance(value, str) else repr(value), longest))
 
 
 def exceeded_limit(text: str) -> str:
@@ -159,17 +157,11 @@ def _brackets(text: str) -> int:
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [child for item in level for child in _children(item)]
-        if not level:
-            return False
-    return True
-
-
-def _children(value: Any) -> Iterable[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [child for child in inner if isinstance(child, (dict, list))]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return False
+    return limit == 0 or any(_deeper_than(item, limit - 1) for item in value)
 
 
 # -- numbers and instants --------------------------------------------------------------------------
@@ -179,9 +171,9 @@ def number_in(value: Any) -> float | None:
     """Return ``value`` as a float, or None if it is neither a finite number nor the text of one."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
         return None
+    if isinstance(value, (str, bytes)) and len(value) > MAX_DIGITS:
+        return None
     try:
-        if isinstance(value, (str, bytes)) and len(value) > MAX_DIGITS:
-            return None
         number = float(value)
     except (ValueError, OverflowError):
         return None
