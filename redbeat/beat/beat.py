@@ -503,7 +503,11 @@ class Beat:
             self.rules.use_calendars(stored_calendars(self._store))
             self._version = reply.version
         started = self._clock()
-        self._begin_messages(len(rows) + len(self._ready))
+        producer = None
+        if len(rows) + len(self._ready) >= FEWEST_RUNS:
+            with suppress(Exception):  # without a broker, the first run says so
+                producer = self._scheduler.producer
+        self._messages.begin(producer)
         for row in rows:
             self._decide(row, reply.now)
             if self._turn.is_full():
@@ -512,16 +516,6 @@ class Beat:
             over = self._clock() - started > LONGEST_LOOK
             if over or self._broker.failed or self._stop.pending:
                 break
-
-    def _begin_messages(self, runs: int) -> None:
-        """See what has a say in messages, if there are enough of them to render some."""
-        if runs < FEWEST_RUNS:
-            self._messages.begin(None, 0)
-            return
-        try:
-            self._messages.begin(self._scheduler.producer, runs)
-        except Exception:  # without a broker, the first run says so
-            self._messages.begin(None, 0)
 
     def _decide(self, row: Row, now: float) -> None:
         """Load an entry, decide, and add the change to the next turn."""

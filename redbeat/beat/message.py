@@ -108,13 +108,13 @@ class Messages:
         #: The tasks whose rendered messages were not the same as Celery's.
         self._distrusted: set[str] = set()
 
-    def begin(self, producer: Any, runs: int = FEWEST_RUNS) -> None:
-        """Begin a turn with this number of runs: see what has a say in messages.
+    def begin(self, producer: Any) -> None:
+        """Begin a turn: see what has a say in the messages of a connected producer.
 
-        No network traffic if the producer is connected.
+        Without a producer, Celery makes all messages of the turn. No network traffic.
         """
-        self._few = runs < FEWEST_RUNS
-        if not self._few:
+        self._few = producer is None
+        if producer is not None:
             self._around.producer = producer
             self._look_around()
 

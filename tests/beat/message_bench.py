@@ -15,7 +15,7 @@ from celery.beat import Scheduler
 from celery.schedules import schedule
 
 from redbeat.beat.broker import checked_producer
-from redbeat.beat.message import FEWEST_RUNS, Messages
+from redbeat.beat.message import Messages
 from redbeat.beat.one_step import Capture
 from redbeat.beat.publish import retry_options, sendable_options
 from redbeat.entries.decide import Plan
@@ -72,8 +72,8 @@ class Bench:
         """Return why Celery makes the messages of a rule, "" if they are rendered."""
         return why_not(self.messages, rule)
 
-    def begin(self, runs: int = FEWEST_RUNS) -> None:
-        self.messages.begin(self.producer, runs)
+    def begin(self, *, few: bool = False) -> None:
+        self.messages.begin(None if few else self.producer)
 
     def by_celery(self, rule: Rule, headers: dict[str, Any], task_id: str) -> list[list[Any]]:
         """Return the commands of a message that Celery made."""

@@ -429,14 +429,14 @@ def test_an_error_of_the_publish_is_raised(bench: Bench) -> None:
 def test_few_runs_are_celerys(bench: Bench) -> None:
     rule = rule_of()
     bench.learn(rule)
-    bench.begin(9)
+    bench.begin(few=True)
     bench.push(rule)
     assert bench.made == 1
-    bench.begin(10)
+    bench.begin()
     bench.push(rule)
     assert bench.made == 1
     other = rule_of("b", "tasks.b")
-    bench.begin(9)
+    bench.begin(few=True)
     for _ in range(3):
         bench.push(other)
     assert [bench.renders(other) for _ in range(3)] == [False, False, True]
