@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -13,13 +13,18 @@ from .times import plain_datetime
 from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, fixed_offset, wall_zone
 
 DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
+TICK = timedelta.resolution
+ZERO = timedelta(0)
 EPOCH_DAY = EPOCH.toordinal()
 
 #: Assumed minimum time between two changes of the UTC offset of a time zone.
 MIN_CHANGE_DISTANCE = 3 * DAY
 CENTURY = 36525 * DAY
 END = datetime.max.replace(tzinfo=UTC)
+#: The default start of a rule: the earliest datetime.
+BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def at_offset(wall: datetime, offset: timedelta) -> datetime:
@@ -29,7 +34,7 @@ def at_offset(wall: datetime, offset: timedelta) -> datetime:
 
 def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
     """Return the UTC offset of ``zone`` at the aware datetime ``instant``."""
-    return instant.astimezone(zone).utcoffset() or timedelta(0)
+    return instant.astimezone(zone).utcoffset() or ZERO
 
 
 @lru_cache(maxsize=4096)
@@ -91,37 +96,11 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     twice. If the first offset is smaller, DST skips ``wall``; the first offset is then the offset
     before the gap, and the second offset is the offset after the gap.
     """
-    if isinstance(zone, (ZoneInfo, timezone)):
-        # Creating a new datetime is much faster than calling replace().
-        day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
-        first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
-        second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
-        return first or timedelta(0), second or timedelta(0)
-    return _observed_offsets(wall, zone)
-
-
-def _observed_offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """Return the result of :func:`offsets_of` for a time zone class without ``fold`` (PEP 495).
-
-    The function converts only from UTC to the time zone, because this conversion needs no ``fold``.
-    """
-    guess = wall.replace(tzinfo=UTC, fold=0)
-    before, after = offset_at(guess - DAY, zone), offset_at(guess + DAY, zone)
-    valid = [offset for offset in (before, after) if _is_valid_offset(wall, offset, zone)]
-    if len(valid) == 1:
-        return valid[0], valid[0]
-    return before, after
-
-
-def _is_valid_offset(wall: datetime, offset: timedelta, zone: tzinfo) -> bool:
-    return at_offset(wall, offset).astimezone(zone).replace(tzinfo=None) == wall
-
-
-MINUTE = timedelta(minutes=1)
-TICK = timedelta.resolution
-ZERO = timedelta(0)
-#: The default start of a rule: the earliest datetime.
-BEGINNING = datetime.min.replace(tzinfo=UTC)
+    # Creating a new datetime is much faster than calling replace().
+    day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
+    first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
+    second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
+    return first or ZERO, second or ZERO
 
 
 class WallRule(Protocol):
