@@ -10,7 +10,6 @@ from redbeat.codec.stored import seconds_in
 from redbeat.entries.history import Texts
 from redbeat.entries.state import State, digest_of_meta
 from redbeat.storage import words
-from redbeat.storage.keys import naming_wrong_types
 from redbeat.storage.reading import reading
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
@@ -24,8 +23,7 @@ NOW: Final = 0.0
 
 def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> Reply:
     """Apply changes, without being a beat. One round trip."""
-    with naming_wrong_types(store.client, store.keys):
-        return store.turn(Request("program", None, changes, look))
+    return store.turn(Request("program", None, changes, look))
 
 
 def read(store: Store, keys: Sequence[str]) -> dict[str, Row]:

@@ -27,7 +27,6 @@ from redbeat.entries.state import NO_RESULTS, State
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.commands import batches, not_an_entry
-from redbeat.storage.keys import naming_wrong_types
 from redbeat.storage.reading import NOTHING_HAS
 from redbeat.storage.rows import Answer, Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store, store_of
@@ -240,8 +239,7 @@ def _finish(
     store: Store, left: Sequence[_Save], changes: Sequence[Change], read: Callable[[], Reply]
 ) -> None:
     """Take in what became of a batch; try again what differed."""
-    with naming_wrong_types(store.client, store.keys):
-        reply = read()
+    reply = read()
     problems: list[Exception] = []
     for attempt in range(ATTEMPTS + 1):
         tried, left = zip(left, changes, reply.answers, strict=True), []

@@ -21,7 +21,7 @@ from redbeat.storage.keys import Keys
 from redbeat.storage.layout import layout_of
 from redbeat.storage.reading import Reading
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request
-from redbeat.storage.scripts import Script, load_script, overlaps, runs_once
+from redbeat.storage.scripts import load_script, overlaps, runs_once
 from redbeat.storage.shards import ShardedKeys, ShardedStore
 from redbeat.storage.views import Presence
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
@@ -134,27 +134,26 @@ class Store(Reading):
             self._noted = True  # If the reply is lost, the note may be there.
         lock = [request.lock[0]] if request.lock else []
         keys = [self.keys.schedule, self.keys.statics, self.keys.wakeup, *lock]
-        script = load_script("turn")
         if runs_once(self.client) and not self._repeats:
             waits = bool(request.changes) and self._replicas.required
             then = self._replicas.wait if waits else None
-            read = script.begin(self.client, keys, args, then)
+            read = load_script("turn").begin(self.client, keys, args, then)
         else:
-            read = self._begin_repeatable(script, keys, args, request.ahead)
+            read = self._begin_repeatable(keys, args, request.ahead)
         return lambda: self._reply(request, texts, read())
 
     def _begin_repeatable(
-        self, script: Script, keys: list[str], args: list[bytes], ahead: bool
+        self, keys: list[str], args: list[bytes], ahead: bool
     ) -> Callable[[], Any]:
-        """Return a function that runs a script with the client's retries, and returns the reply.
+        """Return a function that carries out a turn with the client's retries.
 
-        With ``ahead``, send the script now, and with the retries only if that fails.
+        With ``ahead``, send the turn now, and with the retries only if that fails.
         """
-        repeat = partial(script, self.client, keys, args)
+        repeat = partial(self._run, "turn", keys, args)
         if not (ahead and overlaps(self.client, self.keys.schedule)):
             return repeat
         try:
-            first = script.begin(self.client, keys, args)
+            first = load_script("turn").begin(self.client, keys, args)
         except (RedisError, OSError):
             return repeat
 
