@@ -8,7 +8,7 @@ each run, a beat calls the functions in its own ``beat_schedule`` at the paths o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -120,11 +120,6 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 
-def has_scalars(values: Iterable[Any]) -> bool:
-    """Return whether all values are scalars, which have no nested values."""
-    return SCALARS.issuperset(map(type, values))
-
-
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     if isinstance(argument, LazyArgument):
         raise LazyArgumentError(f"only a beat can compute {path_text(path)}")
@@ -140,30 +135,20 @@ def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
 
     Returns ``value`` itself if ``value`` contains no lazy argument.
     """
-    inner: Iterable[Any]
+    inner: dict[Any, Any]
     if isinstance(value, dict):
-        inner = value.values()
-    elif isinstance(value, (list, tuple)):
         inner = value
+    elif isinstance(value, (list, tuple)):
+        inner = dict(enumerate(value))
     else:
         lazy = isinstance(value, (BeatLazyFunc, LazyArgument))
         return replace(value, path) if lazy else value
-    if has_scalars(inner) or len(path) > MAX_DEPTH:
+    if SCALARS.issuperset(map(type, inner.values())) or len(path) > MAX_DEPTH:
         return value
-    changed = {
-        step: after
-        for step, item in _items(value)
-        if (after := _walk(item, (*path, step), replace)) is not item
-    }
-    if not changed:
+    changed = {step: _walk(item, (*path, step), replace) for step, item in inner.items()}
+    if all(changed[step] is item for step, item in inner.items()):
         return value
-    if isinstance(value, dict):
-        return {**value, **changed}
-    return [changed.get(index, item) for index, item in enumerate(value)]
-
-
-def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(value.items() if isinstance(value, Mapping) else enumerate(value))
+    return changed if isinstance(value, dict) else list(changed.values())
 
 
 def _described(value: BeatLazyFunc | LazyArgument) -> str:

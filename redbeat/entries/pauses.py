@@ -28,9 +28,7 @@ class Pause(NamedTuple):
     @classmethod
     def read(cls, policy: str) -> Pause | None:
         """Return the pause in a policy of a file, None without one; raises :exc:`DecodeError`."""
-        if f'"{FIELD}"' not in policy:
-            return None
-        fields = decode(policy, "policy").get(FIELD)
+        fields = decode(policy, "policy").get(FIELD) if f'"{FIELD}"' in policy else None
         if fields is None:
             return None
         if not isinstance(fields, dict):

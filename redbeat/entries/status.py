@@ -46,13 +46,7 @@ EntryState = Literal[
 ]
 
 STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
-SCHEDULED: Final = "scheduled"
-RUNNING: Final = "running"
-FAILING: Final = "failing"
-PAUSED: Final = "paused"
-FINISHED: Final = "finished"
-QUARANTINED: Final = "quarantined"
-NOT_SCHEDULED: Final = "not scheduled"
+SCHEDULED, RUNNING, FAILING, PAUSED, FINISHED, QUARANTINED, NOT_SCHEDULED = STATES
 
 
 class Overdue(NamedTuple):
@@ -208,10 +202,10 @@ def record_of(row: Shown, name: str, now: float, load: Callable[[Row], Any]) -> 
         except DecodeError as error:
             problem = str(error)
     kept = shown_state(row.stored, now)
-    state, due_at, failing = state_shown(row, kept, entry), due_at_of(row, kept, now), None
-    if state == FAILING:
-        failing = failing_of(row, kept, now)
-        problem = problem if failing is None else failing.reason
+    state, due_at = state_shown(row, kept, entry), due_at_of(row, kept, now)
+    failing = failing_of(row, kept, now) if state == FAILING else None
+    if failing is not None:
+        problem = failing.reason
     late = overdue_of(row, name, now)
     return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late)
 
