@@ -164,12 +164,12 @@ def tick_of_a_beat(app: Celery) -> None:
     scheduler.close()
 
 
-def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
+def test_a_held_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
     """A hold sets the score to its own end, so the command must not report the score."""
-    make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
-    redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
+    make("held", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    redis_client.zadd(SCHEDULE, {"redbeat:held": 4e9})
     assert run("doctor").code == 1
-    put_hold(redis_client, "redbeat:claimed", 4e9)
+    put_hold(redis_client, "redbeat:held", 4e9)
     assert run("doctor").code == 0
 
 

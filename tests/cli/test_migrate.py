@@ -18,7 +18,7 @@ from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.servers import RedisServer
-from tests.stored import put_history
+from tests.stored import put_history, put_nominal
 from tests.topologies.groups import ClusterNode
 from tests.waiting import wait_until
 
@@ -52,7 +52,7 @@ def filled(make: Make, redis_client: Any) -> dict[str, Any]:
     make("ran", last_run_at=RAN, total_run_count=7, jitter=2)
     make("static")
     make("a:b c/ü", enabled=False)
-    redis_client.hset("redbeat:ran", "runtime", '{"scheduled_at": 1.5}')
+    put_nominal(redis_client, "redbeat:ran", 1.5)
     redis_client.hset("redbeat:ran", "foreign", "kept")
     redis_client.sadd("redbeat::statics", "static")
     redis_client.hset(".redbeat::quarantine", "redbeat:plain", "{}")

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.vocabulary import FIELDS, NUMBERS, TAGGED, TEXTS
+from tests.fuzz.vocabulary import FIELDS, HASH_FIELDS, NUMBERS, TAGGED, TEXTS
 
-__all__ = ("definitions", "metas", "names", "policies", "runtimes", "scores")
+__all__ = ("definitions", "lists", "metas", "names", "policies", "scores", "states")
 
 Strategy = st.SearchStrategy[Any]
 
@@ -99,10 +99,25 @@ policies = st.one_of(
         )
     ),
 )
-runtimes = st.one_of(
-    st.just(""),
-    _text_of(st.fixed_dictionaries({"scheduled_at": numbers, "last_run_at": numbers})),
-)
+
+
+@st.composite
+def _state(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a valid state without some parts, of which others are replaced."""
+    valid: Any = HASH_FIELDS["beat_state"]
+    state = {name: valid[name] for name in draw(st.sets(st.sampled_from([*valid])))}
+    for name in draw(st.lists(st.sampled_from([*valid]), max_size=2)):
+        state[name] = draw(values)
+    return state
+
+
+def lists(field: str) -> Strategy:
+    """Return texts of a field that holds a list: ``inbox``, ``history`` or ``results``."""
+    valid: Any = HASH_FIELDS[field]
+    return _text_of(st.lists(st.one_of(st.sampled_from(valid), values), max_size=3))
+
+
+states = _text_of(_state())
 names = st.one_of(st.sampled_from(TEXTS), st.text(max_size=30), st.binary(max_size=12))
 scores = st.one_of(
     st.floats(allow_nan=False),

@@ -18,7 +18,7 @@ from jinja2 import BytecodeCache
 from redbeat.schedule import Schedule
 from redbeat.web.timeline import Forecasts
 from tests.conftest import Make
-from tests.fuzz.hostile import definitions, metas, policies, runtimes, scores
+from tests.fuzz.hostile import definitions, lists, metas, policies, scores, states
 from tests.fuzz.test_imports import cases
 from tests.samples import one_in
 from tests.web.conftest import Browser, Open, create_site
@@ -264,13 +264,13 @@ def test_two_names_in_a_url_are_refused(browser: Browser, make: Make) -> None:
 
 
 entries = st.fixed_dictionaries(
-    {"definition": definitions, "meta": metas, "policy": policies, "runtime": runtimes},
+    {"definition": definitions, "meta": metas, "policy": policies},
     optional={
-        "claim": values,
-        "running": values,
-        "trigger": values,
-        "identity": values,
-        "history": values,
+        "beat_state": states,
+        "inbox": lists("inbox"),
+        "history": lists("history"),
+        "results": lists("results"),
+        "waits": values,
     },
 )
 
@@ -339,36 +339,49 @@ CHANGES: list[dict[str, Any]] = [
 
 LIMITS: list[Any] = [10**20, -1, 1e308, "9" * 20]
 LAST_RUNS: list[Any] = ["[" * 100_000 + "]" * 100_000, 1e308, {"year": 0}]
+#: UNIX seconds at the limits of the years 1 to 9999, and beyond.
+INSTANTS: list[Any] = [-62135596800, 253402300799, 253402300800, -1e308, 1e308, 10**400]
+INSTANTS += [float("nan"), float("inf")]
 NESTED = "[" * 100_000 + "]" * 100_000
 
 #: Stored data that other programs may write: fields of the entry ``odd``.
 ODD: list[dict[str, Any]] = [
-    *({field: NESTED} for field in ("definition", "meta", "policy", "runtime", "trigger")),
-    *({field: NESTED} for field in ("claim", "running", "identity", "history")),
+    *({field: NESTED} for field in ("definition", "meta", "policy", "beat_state", "inbox")),
+    *({field: NESTED} for field in ("history", "results", "waits")),
     *({"policy": json.dumps({"max_runs": value})} for value in LIMITS),
     *(
         {
             "definition": json.dumps({**PLAIN, "enabled": False}),
-            "policy": json.dumps({"pause": {"since": since, "note": note, "by": "\ud800"}}),
+            "beat_state": json.dumps({"pause": [since, note, "\ud800"]}),
         }
-        for since in (
-            "0001-01-01T00:00:00",
-            "0001-01-01T00:00:00+14:00",
-            "9999-12-31T23:59:59",
-            "9999-12-31T23:59:59-14:00",
-            "x",
-            5,
-            None,
-        )
+        for since in (*INSTANTS, "x", None)
         for note in ("\ud800\udcff", ["x"])
     ),
     *({"meta": json.dumps({"last_run_at": value})} for value in LAST_RUNS),
     *(
-        {"history": f"{first} {second} sent \udcff"}
+        {"history": json.dumps([f"{first} {second} sent \udcff"])}
         for first in (0, "nan", 1e308, -62135596800, 253402300799)
         for second in (1, "+inf")
     ),
-    *({"claim": f"x 1 {end}"} for end in ("9e999", "nan", "-inf", "9" * 400)),
+    *({"beat_state": json.dumps({"id": value})} for value in (5, None, "\ud800", "x" * 10_000)),
+    *(
+        {"beat_state": json.dumps({part: value})}
+        for at in INSTANTS
+        for part, value in (
+            ("at", at),
+            ("due", at),
+            ("hold", ["scheduled", at, "x", at, "", 0]),
+            ("running", ["x", at]),
+            ("failing", [at, 3, "OSError: \ud800", at, at, ""]),
+            ("waiting", [["x", at]]),
+            ("change", ["Europe/Paris", at, at]),
+            ("quarantine", [at, "\ud800"]),
+            ("results", [at, 10**400, at, [5]]),
+        )
+    ),
+    *({"inbox": json.dumps([["trigger", "x", at]])} for at in INSTANTS),
+    *({"inbox": json.dumps([["end", "x", "failed", at, at, "\ud800", at]])} for at in INSTANTS),
+    *({"results": json.dumps([["x", "failed", at, at, "\ud800", at]])} for at in INSTANTS),
     *({"definition": json.dumps({**PLAIN, **change})} for change in CHANGES),
 ]
 
