@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from datetime import tzinfo
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
@@ -52,10 +52,10 @@ class Rules:
         self._conf = ensure_conf(app)
         self._entry_class = entry_class
         self._decoder = decoder.names.RedBeatJSONDecoder
-        self._rules: OrderedDict[str, Rule] = OrderedDict()
-        #: The calendars, name -> JSON, and what some of them exclude in a time zone.
+        self._rule = lru_cache(MOST_RULES)(self._make)
+        self._exclusion = lru_cache(MOST_RULES)(self._make_exclusion)
+        #: The calendars, name -> JSON.
         self._calendars: Mapping[str, str] = {}
-        self._exclusions: dict[tuple[tuple[str, ...], tzinfo, str], Exclusion] = {}
         #: Rules by all of their texts but the name, which alone distinguishes many entries.
         self._twins: dict[tuple[str, str], Rule] = {}
         #: The names of ``beat_schedule``; ``restore`` gives their entries the objects that Redis
@@ -65,12 +65,11 @@ class Rules:
 
     def rule_of(self, row: Row) -> Rule:
         """Return what an entry says; raises :exc:`DecodeError`, or an error of a user's class."""
-        rule, texts = self._rules.get(row.key), (row.definition, row.policy or "")
-        if rule is None or (rule.definition, rule.policy_text) != texts:
-            rule = self._rules[row.key] = self._make(row)
-            if len(self._rules) > MOST_RULES:
-                self._rules.popitem(last=False)
-        return rule
+        if row.definition is None:
+            is_other = "WRONGTYPE" in row.problem
+            problem = "the key is not a hash" if is_other else row.problem or "is missing"
+            raise DecodeError("definition", problem)
+        return self._rule(row.key, row.definition, row.policy or "")
 
     def refresh(self, entry_class: type[Any]) -> None:
         """Forget all rules if a program replaced the decoder or the class of entries."""
@@ -82,56 +81,46 @@ class Rules:
     def use_calendars(self, texts: Mapping[str, str]) -> None:
         """Use these calendars from now on; ``texts`` maps their names to JSON."""
         self._calendars = texts
-        self._exclusions.clear()
+        self._exclusion.cache_clear()
 
     def exclusion_of(self, rule: Rule) -> Exclusion:
         """Return the calendars that a rule names; raises :exc:`DecodeError`."""
-        zone, names, moves = rule.plan.zone or UTC, rule.policy.exclude, rule.policy.on_excluded
-        known = self._exclusions.get((names, zone, moves))
-        if known is not None:
-            return known
+        return self._exclusion(rule.policy.exclude, rule.plan.zone or UTC, rule.policy.on_excluded)
+
+    def _make_exclusion(self, names: tuple[str, ...], zone: tzinfo, moves: str) -> Exclusion:
         found = calendars.decode_calendars(self._calendars, names)
         missing = next((name for name in names if name not in found), None)
         if missing is not None:
             fix = "save the calendar first, or correct the name"
             raise DecodeError("exclude", f"there is no calendar {missing!r}; {fix}")
-        if len(self._exclusions) >= MOST_RULES:
-            self._exclusions.clear()
-        exclusion = Exclusion([found[name] for name in names], zone, moves)
-        self._exclusions[names, zone, moves] = exclusion
-        return exclusion
+        return Exclusion([found[name] for name in names], zone, moves)
 
     def forget(self) -> None:
         """Forget all rules, because ``beat_schedule`` may have other objects."""
-        self._rules.clear()
+        self._rule.cache_clear()
         self._twins.clear()
 
-    def _make(self, row: Row) -> Rule:
-        if row.definition is None:
-            is_other = "WRONGTYPE" in row.problem
-            problem = "the key is not a hash" if is_other else row.problem or "is missing"
-            raise DecodeError("definition", problem)
-        name, policy_text = row.key[len(self._conf.key_prefix) :], row.policy or ""
+    def _make(self, key: str, definition: str, policy: str) -> Rule:
+        name = key[len(self._conf.key_prefix) :]
         begin, rest = f'{{"name": {quoted(name)}, ', ""
         may_be_twin = self._conf.shards == 1 and self._entry_class is RedBeatSchedulerEntry
-        if may_be_twin and row.definition.startswith(begin) and name not in self.statics:
-            rest = row.definition[len(begin) :]
-            twin = self._twins.get((rest, policy_text))
+        if may_be_twin and definition.startswith(begin) and name not in self.statics:
+            rest = definition[len(begin) :]
+            twin = self._twins.get((rest, policy))
             if twin is not None and name and (name.isascii() or is_valid_text(name)):
-                plan, key = replace(twin.plan, identity=name), row.key
-                return replace(twin, key=key, name=name, plan=plan, definition=row.definition)
-        rule = self._decoded(row, policy_text)
+                plan = replace(twin.plan, identity=name)
+                return replace(twin, key=key, name=name, plan=plan, definition=definition)
+        rule = self._decoded(key, definition, policy)
         # A second name would count, and a backslash may hide it.
         if rest and len(rest) <= LONGEST_TWIN and '"name"' not in rest and "\\" not in rest:
             if len(self._twins) >= MOST_TWINS:
                 self._twins.clear()
-            self._twins[rest, policy_text] = rule
+            self._twins[rest, policy] = rule
         return rule
 
-    def _decoded(self, row: Row, policy_text: str) -> Rule:
-        assert row.definition is not None
-        entry = self._entry_class.from_definition(self._app, row.definition, policy_text)
-        if entry.key != row.key:
+    def _decoded(self, key: str, definition: str, policy_text: str) -> Rule:
+        entry = self._entry_class.from_definition(self._app, definition, policy_text)
+        if entry.key != key:
             problem = f"{entry.name!r} does not match the key of the entry"
             raise DecodeError("definition.name", problem)
         entry.check_allowed()
@@ -143,8 +132,8 @@ class Rules:
             rules = replace(policy, misfire_grace_time=self._conf.cron_deadline)
         plan = Plan(entry.schedule, zone, rules, name)
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
-        texts, asks = (row.definition, policy_text), asks_itself(entry.schedule)
-        return Rule(row.key, name, *what, entry.schedule, policy, plan, *texts, asks)
+        texts, asks = (definition, policy_text), asks_itself(entry.schedule)
+        return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)
 
 
 def run_of(row: Row, rule: Rule, now: float) -> Run:
