@@ -25,7 +25,6 @@ from redbeat.entries.history import History, encode_meta, history_after_save
 from redbeat.entries.pauses import Pause
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
-from redbeat.entries.runs import TRIGGERED as TRIGGERED_LINE
 from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
@@ -315,11 +314,7 @@ def _judge_dead_hold(known: Known, held: Hold) -> Verdict:
     if _forbids(known, held, at):
         return Verdict(None, _perhaps_sent(known, held), known)
     send = Send(held.kind, at, held.trigger, held.missed, held)
-    rest = _rest_of_held(known, held)
-    if held.missed:
-        _note_missed(known, send)
-        rest = rest._replace(missed=held.missed, at=at)
-    return Verdict(send, rest, known)
+    return _leaving(known, send, _rest_of_held(known, held))
 
 
 def _forbids(known: Known, held: Hold, at: datetime) -> bool:
@@ -359,7 +354,7 @@ def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
 
 def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
     """Return what is stored about a held run whose end was reported: it is recorded as sent."""
-    outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED_LINE, states.BACKFILLED: ""}[held.kind]
+    outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED, states.BACKFILLED: ""}[held.kind]
     rest = _as_sent(known, held, from_timestamp(known.now), outcome)
     if all(end.state == RETRIED for end in proofs):
         rest.state.running = _running(known.rule, held.id, known.now)
@@ -396,16 +391,13 @@ def judge_schedule(known: Known) -> Verdict:
     at = decision.scheduled_at
     if at is None:
         return _judge_backfill(known, decision)
-    if state.running is not None and is_running(known):
+    if is_running(known):
         return Verdict(None, _overlapping(known, decision), known)
     send = Send(SCHEDULED, at, "", decision.missed, None)
     known.decision = decision
     after = _state_after(known, (decision.anchor or at).timestamp())
-    rest = Rest(score_of(decision.next_at), after, True)
-    if decision.missed:
-        _note_missed(known, send)
-        rest = rest._replace(at=at, missed=decision.missed)
-    return Verdict(send, _with_finish(known, rest), known)
+    rest = _with_finish(known, Rest(score_of(decision.next_at), after, True))
+    return _leaving(known, send, rest)
 
 
 def _decision(known: Known) -> Decision:
@@ -516,11 +508,15 @@ WAITS: Final = "beat: Entry %s waits until its earlier run has ended"
 SKIPS: Final = "beat: Entry %s skips the run of %s%s: an earlier run is still running"
 
 
-def _note_missed(known: Known, send: Send) -> None:
-    # The shortest interval means as often as possible.
-    shortest = getattr(known.rule.schedule, "run_every", timedelta.max) <= MIN_EVERY
-    level = logging.INFO if shortest else logging.WARNING
-    known.note(level, REPLACED, known.rule.name, plural(send.missed, "run"), send.at)
+def _leaving(known: Known, send: Send, rest: Rest) -> Verdict:
+    """Return the verdict that a run leaves, which may replace earlier ones."""
+    if send.missed:
+        # The shortest interval means as often as possible.
+        shortest = getattr(known.rule.schedule, "run_every", timedelta.max) <= MIN_EVERY
+        level = logging.INFO if shortest else logging.WARNING
+        known.note(level, REPLACED, known.rule.name, plural(send.missed, "run"), send.at)
+        rest = rest._replace(at=send.at, missed=send.missed)
+    return Verdict(send, rest, known)
 
 
 # -- overlap and the end of an entry ---------------------------------------------------------------
@@ -737,9 +733,8 @@ def _line(send: Send, now: float, task_id: str, own_id: bool, left: bool) -> str
     at = send.at.timestamp()
     if not left:
         return quoted(run_line(at, now, NOT_SENT))
-    if send.kind == TRIGGERED:
-        return quoted(run_line(at, now, TRIGGERED_LINE, task_id))
-    return quoted(run_line(at, now, "" if own_id else SENT, task_id))
+    usual = "" if own_id else SENT
+    return quoted(run_line(at, now, TRIGGERED if send.kind == TRIGGERED else usual, task_id))
 
 
 def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bool) -> Rest:
