@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -163,6 +163,9 @@ CURSOR: Final = re.compile(
 
 NO_CURSOR: Final = "is not a valid cursor; start with the first page"
 
+#: Number of arrays in which a :class:`KeySet` distributes its hashes.
+ARRAYS: Final = 65_536
+
 #: A member of the sorted set: the key of an entry and its score.
 Member = tuple[str, float]
 
@@ -280,37 +283,22 @@ class KeySet:
     hash is three in a million.
     """
 
-    #: The first ``HEAD`` bytes of a hash select a bucket, which stores the other ``REST`` bytes.
-    HEAD, REST = 2, 6
-
     def __init__(self) -> None:
-        # The buckets are bytes objects, because a bytearray would reserve memory for more keys. A
-        # new key copies its bucket, which is fast because the bucket is short.
-        self._buckets = [b""] * 256**self.HEAD
+        # An array is searched from its beginning, so each must be short.
+        self._arrays: dict[int, array[int]] = {}
 
     def __contains__(self, key: str) -> bool:
-        number, rest = self.hash_of(key)
-        return self._has(self._buckets[number], rest)
+        number = hash(key)
+        return number in self._arrays.get(number % ARRAYS, ())
 
     def add(self, key: str) -> bool:
         """Add a key and return True, or return False if the set already contains the key."""
-        number, rest = self.hash_of(key)
-        bucket = self._buckets[number]
-        if self._has(bucket, rest):
+        number = hash(key)
+        found = self._arrays.setdefault(number % ARRAYS, array("q"))
+        if number in found:
             return False
-        self._buckets[number] = bucket + rest
+        found.append(number)
         return True
-
-    def _has(self, bucket: bytes, rest: bytes) -> bool:
-        at = bucket.find(rest)
-        while at > 0 and at % self.REST:  # the match overlaps two hashes
-            at = bucket.find(rest, at + 1)
-        return at >= 0
-
-    def hash_of(self, key: str) -> tuple[int, bytes]:
-        """Return the number of the bucket of a key, and the part of the hash in the bucket."""
-        digest = blake2b(bytes_of(key), digest_size=self.HEAD + self.REST).digest()
-        return int.from_bytes(digest[: self.HEAD], "big"), digest[self.HEAD :]
 
 
 def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
@@ -413,15 +401,13 @@ class Search:
         Returns None if all entries must be read.
         """
         glob = glob_of(self._filters.pattern or "")
-        if glob == "*":
+        found = [] if glob == "*" else list(islice(self._places(glob), MAX_MATCHES + 1))
+        if glob == "*" or len(found) > MAX_MATCHES:
             return None
-        found: dict[str, float] = {}
-        for key, score in self._places(glob):
-            found[key] = score
-            if len(found) > MAX_MATCHES:
-                return None
-        name_of = self.keys.name_of
-        return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(name_of(key))))
+        name_of, scores = self.keys.name_of, dict(found)
+        return sorted(
+            scores, key=lambda key: (scores[key] < 0, scores[key], bytes_of(name_of(key)))
+        )
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages from a cursor to the last page that can contain a match."""
