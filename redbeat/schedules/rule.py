@@ -13,21 +13,13 @@ from celery.schedules import BaseSchedule, schedstate
 from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.calendar import zones
+from redbeat.calendar import walltime, zones
 from redbeat.calendar.daysets import DAY, UNIT
 from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.steps import bounded, measured, once, spend
 from redbeat.calendar.times import plain_datetime
-from redbeat.calendar.walltime import (
-    END,
-    TICK,
-    at_offset,
-    instant_of,
-    next_instant,
-    offset_spans,
-)
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
@@ -58,7 +50,7 @@ class ZonedRule:
         return None if instant is None or instant > last else instant
 
     def _search(self, after: datetime) -> datetime | None:
-        return next_instant(self._searched, after, self.zone, self.start)
+        return walltime.next_instant(self._searched, after, self.zone, self.start)
 
     @cached_property
     def _depends_on_dst(self) -> bool:
@@ -85,7 +77,9 @@ class ZonedRule:
     @cached_property
     def _last(self) -> tuple[datetime, int]:
         """The last occurrence that ``count`` allows, and the steps to compute it."""
-        return (END, 0) if self.count is None else measured(partial(self._find_last, self.count))
+        if self.count is None:
+            return walltime.END, 0
+        return measured(partial(self._find_last, self.count))
 
     def _find_last(self, count: int) -> datetime:
         step = UNIT.get(self.rule.freq) if self.rule.plain else None
@@ -95,24 +89,24 @@ class ZonedRule:
             if self._depends_on_dst:
                 return self._count_steps(count, step * self.rule.interval)
             wall = self.rule.start + (count - 1) * self.rule.interval * step
-            return max(instant_of(wall.replace(tzinfo=self.zone)), self.start)
+            return max(walltime.instant_of(wall.replace(tzinfo=self.zone)), self.start)
         except OverflowError:  # it would be after the year 9999
-            return END
+            return walltime.END
 
     def _count_steps(self, left: int, step: timedelta) -> datetime:
         # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
         # instants are counted as wall-clock times.
-        for begin, end, offset in offset_spans(self.zone, self.start):
+        for begin, end, offset in walltime.offset_spans(self.zone, self.start):
             wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
-            first = at_offset(wall + (self.rule.start - wall) % step, offset)
+            first = walltime.at_offset(wall + (self.rule.start - wall) % step, offset)
             in_span = max(-((first - end) // step), 0)
-            if left <= in_span or end == END:
+            if left <= in_span or end == walltime.END:
                 return first + (left - 1) * step
             left -= in_span
-        return END
+        return walltime.END
 
     def _walk(self, count: int) -> datetime:
-        last = self.start - TICK
+        last = self.start - walltime.TICK
         for _ in range(count):
             spend(SEARCH)
             following = self._search(last)
@@ -120,10 +114,6 @@ class ZonedRule:
                 break
             last = following
         return last
-
-
-# The types of "by" arguments that are stored unchanged.
-UNCHANGED_TYPES = (int, str, list, tuple)
 
 
 #: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
@@ -161,13 +151,11 @@ class RuleSchedule(BaseSchedule):
         If ``last_run_at`` is None (the entry has never run), returns the time to the first
         occurrence. Returns None if no occurrence is left.
         """
-        return self._remaining(last_run_at, zones.as_utc(self.maybe_make_aware(self.now())))
-
-    def _remaining(self, last_run_at: datetime | None, now: datetime) -> timedelta | None:
         if last_run_at is None:
             following = self.occurrence_after(self.start, inclusive=True)
         else:
             following = self.occurrence_after(self.maybe_make_aware(last_run_at))
+        now = zones.as_utc(self.maybe_make_aware(self.now()))
         return None if following is None else following - now
 
     def is_due(self, last_run_at: datetime | None) -> schedstate:
@@ -175,14 +163,11 @@ class RuleSchedule(BaseSchedule):
 
         The number of seconds is None if no occurrence is left.
         """
-        now = zones.as_utc(self.maybe_make_aware(self.now()))
-        remaining = self._remaining(last_run_at, now)
-        if remaining is None:
-            return schedstate(False, None)
-        if remaining > timedelta(0):
-            return schedstate(False, remaining.total_seconds())
-        following = self._remaining(now, now)
-        return schedstate(True, None if following is None else following.total_seconds())
+        remaining = self.remaining_estimate(last_run_at)
+        is_due = remaining is not None and remaining <= timedelta(0)
+        if is_due:
+            remaining = self.remaining_estimate(self.now())
+        return schedstate(is_due, None if remaining is None else remaining.total_seconds())
 
     def fields(self) -> dict[str, Any]:
         """Return the constructor arguments that create an equal schedule."""
@@ -302,7 +287,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         time since ``dtstart`` slows down only the first search of a rule with ``count`` and a
         ``by`` argument.
         """
-        since = after - TICK if inclusive else after
+        since = after - walltime.TICK if inclusive else after
         occurrence = self._zoned.next_run(since)
         is_left = occurrence is not None and not (self.until and occurrence > self.until)
         return occurrence if is_left else None
@@ -392,8 +377,6 @@ def aware_moment(name: str, moment: object) -> datetime:
 
 def _storable(value: Any) -> Any:
     """Return the value of a ``by`` argument in a form that JSON can represent."""
-    if isinstance(value, UNCHANGED_TYPES) or hasattr(value, "weekday"):
+    if isinstance(value, (str, list, tuple)) or not hasattr(value, "__iter__"):
         return value
-    if isinstance(value, (set, frozenset, range)):
-        return sorted(value)
-    return list(value) if hasattr(value, "__iter__") else value
+    return sorted(value) if isinstance(value, (set, frozenset, range)) else list(value)
