@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from redbeat.calendar.steps import LIMIT, Steps
@@ -44,7 +45,7 @@ def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
     store = store_of(schedule.app)
     stored_calendars.save(store, calendar.name, calendar.to_json())
     count = 0
-    for batch in _Users(schedule).of(calendar.name):
+    for batch in _users(schedule, calendar.name):
         edits.make_due(store, [entry.key for entry in batch])
         count += len(batch)
     return count
@@ -59,9 +60,9 @@ def check_calendar(
     now, but not with ``calendar``. ``others`` are calendars that will be stored too. The check ends
     after :data:`CHECKED` steps; returns False if it did not reach all entries.
     """
-    users, left, bad = _Users(schedule), CHECKED, dict[str, TooManyStepsError]()
+    left, bad = CHECKED, dict[str, TooManyStepsError]()
     planned = {**(others or {}), calendar.name: calendar}
-    for batch in users.of(calendar.name):
+    for batch in _users(schedule, calendar.name):
         names = {name for entry in batch for name in entry.policy.exclude}
         stored, _ = readable_calendars(store_of(schedule.app), names)
         for entry in batch:
@@ -104,7 +105,7 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
     Raises :exc:`InvalidEntryError` if an entry names the calendar. Takes one round trip, and two
     more round trips per 500 entries with calendars.
     """
-    users = [entry for batch in _Users(schedule).of(name) for entry in batch]
+    users = [entry for batch in _users(schedule, name) for entry in batch]
     if users:
         others = f" and {len(users) - 1} more" if users[1:] else ""
         problem = f"is the calendar of {users[0].name!r}{others}; remove the calendar from exclude"
@@ -112,42 +113,28 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
     return stored_calendars.delete(store_of(schedule.app), name)
 
 
-class _Users:
-    """Finds the entries that use a calendar, and updates the scores of these entries."""
+def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
+    """Yield the entries that use the calendar ``name``, as lists of at most 500 entries.
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._app, self._entry_class = schedule.app, schedule.entry_class
-        self._store = store_of(schedule.app)
-
-    def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
-        """Yield the entries that use the calendar ``name``, as lists of at most 500 entries.
-
-        RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
-        calendars, this method removes the key of the entry from the Redis set. Takes two round
-        trips per 500 keys of the Redis set.
-        """
-        for keys in self._store.calendar_users():
-            for some in commands.batches(keys):
-                entries, others = self._among(some)
-                if others:
-                    index = [["SREM", words.CALENDAR_USERS, key] for key in others]
-                    changes.apply(self._store, [rows.Change("", index=index)])
-                users = [entry for entry in entries if name in entry.policy.exclude]
-                if users:
-                    yield users
-
-    def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
-        """Return the entries with calendars among ``keys``, and the keys of the other entries.
-
-        A missing entry counts as an entry without calendars.
-        """
-        entries, others = [], []
-        for row in self._store.read(keys).rows:
+    RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
+    calendars, this function removes the key of the entry from the Redis set. Takes two round trips
+    per 500 keys of the Redis set.
+    """
+    store = store_of(schedule.app)
+    for keys in chain.from_iterable(map(commands.batches, store.calendar_users())):
+        users, others = list[RedBeatSchedulerEntry](), list[list[str]]()
+        for row in store.read(keys).rows:
             if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
-                others.append(row.key)
+                others.append(["SREM", words.CALENDAR_USERS, row.key])
                 continue
             try:
-                entries.append(saving.entry_of(row.stored, self._app, self._entry_class))
+                entry = saving.entry_of(row.stored, schedule.app, schedule.entry_class)
             except Exception as error:  # a beat quarantines the entry and logs the reason
                 logger.debug("beat: Cannot load %s: %r", row.key, error)
-        return entries, others
+                continue
+            if name in entry.policy.exclude:
+                users.append(entry)
+        if others:
+            changes.apply(store, [rows.Change("", index=others)])
+        if users:
+            yield users

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
@@ -22,9 +23,10 @@ from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage import beats, checks, commands, views, words
+from redbeat.storage.outside import outside
 from redbeat.storage.store import Store, store_of
 
-from .find import keys_outside, pages_of
+from .find import pages_of
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -276,10 +278,9 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
 
 def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
     """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
-    for found in keys_outside(store):
-        for keys in commands.batches(found):
-            for row in store.read(keys).rows:
-                yield _of_outside(row, encodable(store.keys.name_of(row.key)), schedule)
+    for keys in chain.from_iterable(map(outside, store.parts)):
+        for row in store.read(keys).rows if keys else ():
+            yield _of_outside(row, encodable(store.keys.name_of(row.key)), schedule)
 
 
 def _of_outside(row: views.Shown, name: str, schedule: Schedule) -> Finding:

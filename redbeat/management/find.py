@@ -26,7 +26,7 @@ from redbeat.printing import encodable, get_logger
 from redbeat.storage.commands import BATCH, ESCAPED, GLOB_SPECIAL, batches
 from redbeat.storage.outside import outside
 from redbeat.storage.reading import Reading
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.store import store_of
 from redbeat.storage.views import Cursor, Page
 
 if TYPE_CHECKING:
@@ -313,12 +313,6 @@ def pages_of(store: Reading, after: Cursor | None = None, history: bool = False)
         yield page
 
 
-def keys_outside(store: Store) -> Iterator[list[str]]:
-    """Yield keys of entries that are stored, but not in the sorted set; see :func:`outside`."""
-    for part in store.parts:
-        yield from outside(part)
-
-
 class Search:
     """Reads the entries of a schedule that match a filter, each entry exactly once."""
 
@@ -384,8 +378,8 @@ class Search:
         if not self._filters.seeks_outside:
             return
         try:
-            for keys in keys_outside(self._store):
-                yield from keys
+            for part in self._store.parts:
+                yield from chain.from_iterable(outside(part))
         except ResponseError as error:
             if is_retriable(error):
                 raise
