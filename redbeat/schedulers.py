@@ -25,36 +25,29 @@ from redis.exceptions import LockNotOwnedError, RedisError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from redbeat.beat import broker, own_tick
+from redbeat.beat.beat import Beat
 from redbeat.beat.lock import BeatLock
+from redbeat.beat.parts import PartedBeat
 from redbeat.beat.publish import headers_of, options_of, publish
+from redbeat.beat.statics import Statics
 from redbeat.beat.stop_signals import HeldSignals
+from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.urls import safe_url
-from redbeat.entries.decide import aware
-from redbeat.entries.state import SCHEDULED
-from redbeat.entries.verdicts import Send
+from redbeat.entries import decide, saving, state, verdicts
 from redbeat.printing import get_logger
 
-from .beat import broker
-from .beat.beat import Beat
-from .beat.own_tick import due_rows
-from .beat.parts import PartedBeat
-from .beat.statics import Statics
-from .beat.wakeup import DUE, LOCK, WakeUp
 from .config import App, RedBeatConfig, ensure_conf, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_names_of
-from .entries.saving import entry_of
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
 from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
 from .settings import LOG_EACH
+from .storage import checks, layout, own_keys, scripts
 from .storage import client as clients
-from .storage.checks import layout_problem
-from .storage.layout import layout_of
-from .storage.own_keys import own_keys
 from .storage.rows import Row
-from .storage.scripts import load_script
 from .storage.store import Store, base_store, store_of_shard
 
 __all__: tuple[str, ...] = ("RedBeatConfig", "RedBeatScheduler", "RedBeatSchedulerEntry", "logger")
@@ -73,7 +66,7 @@ logger = get_logger("celery.beat")
 get_redis = clients.get_redis
 REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY = clients.REDBEAT_REDIS_KEY, clients.REDBEAT_SENTINEL_KEY
 
-LUA_EXTEND_TO_SCRIPT = load_script("extend").text
+LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 
 # Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
 # the whole package.
@@ -228,7 +221,7 @@ class RedBeatScheduler(Scheduler):
             return
         client = clients.unretried(clients.client_of(self.app))
         try:
-            problem = layout_problem(conf, client, adopt=True)
+            problem = checks.layout_problem(conf, client, adopt=True)
         except (RedisError, OSError) as error:
             logger.debug("beat: Cannot check the number of shards: %r", error)
             return
@@ -261,7 +254,7 @@ class RedBeatScheduler(Scheduler):
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
-        statics: Statics = self._statics[layout_of(conf_of(self.app)).shard_of(str(name))]
+        statics: Statics = self._statics[layout.layout_of(conf_of(self.app)).shard_of(str(name))]
         return statics
 
     @cached_property
@@ -424,7 +417,7 @@ class RedBeatScheduler(Scheduler):
                 if self.Entry.loads_itself():
                     entry = self.Entry.from_key(row.key, app=self.app)
                 else:
-                    entry = entry_of(row, self.app, self.Entry)
+                    entry = saving.entry_of(row, self.app, self.Entry)
             except (KeyError, DecodeError) as error:
                 logger.warning("beat: Cannot load %s: %s", row.key, error)
                 continue
@@ -592,8 +585,9 @@ class RedBeatScheduler(Scheduler):
         after = self.reserve(entry) if advance else entry
         if run is None:
             self._tasks_since_sync += 1  # a tick counts its runs itself
-            at = aware((after.scheduled_at if advance else None) or after.default_now())
-            headers = headers_of(after, Send(SCHEDULED, at, "", 0, None), at.isoformat())
+            at = decide.aware((after.scheduled_at if advance else None) or after.default_now())
+            send = verdicts.Send(state.SCHEDULED, at, "", 0, None)
+            headers = headers_of(after, send, at.isoformat())
             options = options_of(after.options, headers, after.derived_id(at.isoformat()), False)
             return publish(self, after, options, producer)
         if advance and isinstance(after, RedBeatSchedulerEntry):
@@ -625,7 +619,7 @@ class RedBeatScheduler(Scheduler):
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         make = broker.checked_producer(base, conf_of(self.app).task_allowlist)
         producer = make(self._ensure_connected(), auto_declare=False)
-        producer.own_keys = own_keys(self.app)
+        producer.own_keys = own_keys.own_keys(self.app)
         return producer
 
     @cached_property
@@ -754,7 +748,7 @@ class DueEntries(dict[str, Any]):
 
 
 def _due_rows(stores: Iterable[Store]) -> tuple[list[Row], float]:
-    found = [due_rows(store) for store in stores]
+    found = [own_tick.due_rows(store) for store in stores]
     return [row for rows, _ in found for row in rows], max(now for _, now in found)
 
 
