@@ -35,17 +35,7 @@ DIGITS: Final = 10
 #: The most characters of the error of a run that are kept: a class, and 200 of its message.
 LONGEST_ERROR: Final = 300
 
-#: The form of most states: marks, digest of ``meta``, identity, nominal time of the last run, the
-#: run that is going on, and when the last success was.
-_WORD = r'"([A-Za-z0-9_-]*)"'
 _is_word = re.compile("[A-Za-z0-9_-]*", re.ASCII).fullmatch
-_usual = re.compile(
-    rf'\{{"m":\[{_WORD},{_WORD},{_WORD}\],"of":{_WORD}(?:,"id":{_WORD})?'
-    r'(?:,"at":(\d{1,11}\.\d{1,6}))?'
-    r'(?:,"running":\["([!#-\[\]-~]*)",(\d{1,11}\.\d{1,6})\])?'
-    r'(?:,"results":\[(\d{1,11}\.\d{1,6}),0,(\d{1,11}\.\d{1,6}),\[\]\])?\}',
-    re.ASCII,
-).fullmatch
 
 
 class Marks(NamedTuple):
@@ -210,17 +200,6 @@ class State:
         of = digest_of_meta(meta)
         if not text:
             return cls(meta=of)
-        match = _usual(text)
-        if match is not None:
-            last, hold, run, known, identity, at, task_id, until, success, since = match.groups()
-            return cls(
-                Marks(last, hold, run),
-                identity or "",
-                of,
-                float(at) if at and known == of else None,
-                running=Running(task_id, float(until)) if until else None,
-                results=Results(float(success), 0, float(since)) if success else NO_RESULTS,
-            )
         try:
             state = _decoded(text)
         except Exception as error:
@@ -374,7 +353,7 @@ def with_runtime(state: State, runtime: str) -> State:
     return new
 
 
-# -- the rare parts of a state ---------------------------------------------------------------------
+# -- the parts of a state --------------------------------------------------------------------------
 
 
 def _decoded(text: str) -> State:
@@ -383,11 +362,12 @@ def _decoded(text: str) -> State:
     fields = json.loads(text)
     if not isinstance(fields, dict):
         raise ValueError(f"it is not an object: {text:.60}")
-    state = State(Marks(*map(_mark, fields.get("m", ()))))
-    state.meta, state.identity = _mark(fields.get("of", "")), _text(fields.get("id", ""))
-    for name, read in _READ.items():
-        if name in fields:
-            setattr(state, name, read(fields[name]))
+    marks, identity = Marks(*fields.get("m", ())), _text(fields.get("id", ""))
+    state = State(marks, identity, fields.get("of", ""))
+    _mark("".join((*marks, state.meta)))
+    for name, value in fields.items():
+        if name in _READ:
+            setattr(state, name, _READ[name](value))
     return state
 
 
