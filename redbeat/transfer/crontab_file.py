@@ -23,7 +23,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import CRON_FIELDS
 from redbeat.printing import get_logger
 
-from .incoming import Incoming, fail, json_from, read_safely, zone_from
+from .incoming import Incoming, json_from, read_safely, zone_from
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -63,7 +63,7 @@ def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incomin
                 raise InvalidEntryError("timezone", f"is not clear because of {unclear}")
             fields, task, kwargs = _split(text)
         except InvalidEntryError as error:
-            yield fail(where, error)
+            yield Incoming(where, problem=str(error))
             continue
         task_counts[task] += 1
         name = f"{task}-{task_counts[task]}"

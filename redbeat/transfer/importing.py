@@ -27,13 +27,16 @@ from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage import commands, rows, store, views, words
 
-from .incoming import Incoming, Problem, unexpected
+from .incoming import Incoming, Problem, problem_of, unexpected
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
+
+#: The action for an entry or a calendar that differs, if this ends the import.
+CONFLICT: Final = "different"
 
 #: Maximum number of problems to keep in memory. Problems beyond this maximum are counted, but not
 #: kept.
@@ -324,16 +327,19 @@ class Importer:
     def _plan(self, ready: Ready, now: float) -> Write | None:
         """Return the write of an entry, or None if the entry will not be written."""
         action, write, score = self._action(ready), None, ready.row.score
-        if action is not None and action in apply.TO_WRITE:
+        if action is None:
+            return None
+        if action in apply.TO_WRITE:
             try:
                 write = ready.write(now)
             except Exception as error:
-                self._count(action, -1)
-                problem = str(unexpected("cannot be scheduled", error))
+                problem = unexpected("cannot be scheduled", error)
                 self._checked.problems.add(ready.incoming.where, problem)
                 return None
             score = write.change.add or None
-        if self._note is not None and action is not None:
+        if action != CONFLICT:
+            setattr(self.written, action, getattr(self.written, action) + 1)
+        if self._note is not None:
             self._note(ready.change(action, score))
         return write
 
@@ -372,7 +378,7 @@ class Importer:
             self._checked.conflicts.add(
                 where, f"calendar {name!r} is already stored with other content"
             )
-            action = "different"
+            action = CONFLICT
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
         self._calendars[name] = old if action == "kept" and old is not None else calendar
@@ -399,42 +405,32 @@ class Importer:
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
                 policy = with_pause(policy, Pause.of_entry(entry))
                 return Ready(incoming, entry, definition, policy, views.Shown(entry.key, None))
-            except InvalidEntryError as error:
-                problem = str(error)
             except Exception as error:
-                problem = str(unexpected("cannot be stored", error))
+                problem = problem_of("cannot be stored", error)
         self._checked.problems.add(incoming.where, problem)
         return None
 
     def _action(self, ready: Ready) -> str | None:
-        """Count the planned action for an entry; return the action, a field of :class:`Written`.
+        """Return the planned action for an entry, a field of :class:`Written` or CONFLICT.
 
-        If the entry has a problem, records the problem and returns None. If the entry is a
-        conflict, records the conflict and returns "different".
+        If the entry has a problem, records the problem and returns None. Also records a conflict.
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem = apply.obstacle(ready.row, ready.incoming.static)
         if ready.is_new and not problem:
-            action = "created"
-        elif ready.is_same:
-            action = "unchanged"
-        elif not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
-            action = "kept"
-        elif problem:
-            self._checked.problems.add(
-                where, f"name: {name!r}{':' if ready.is_new else ''} {problem}"
-            )
+            return "created"
+        if ready.is_same:
+            return "unchanged"
+        if not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
+            return "kept"
+        if problem:
+            separator = ":" if ready.is_new else ""
+            self._checked.problems.add(where, f"name: {name!r}{separator} {problem}")
             return None
-        elif mode == "fail":
+        if mode == "fail":
             self._checked.conflicts.add(where, f"{name!r} is already stored with other content")
-            return "different"
-        else:
-            action = "changed"
-        self._count(action)
-        return action
-
-    def _count(self, action: str, number: int = 1) -> None:
-        setattr(self.written, action, getattr(self.written, action) + number)
+            return CONFLICT
+        return "changed"
 
     # -- writing -------------------------------------------------------------------------------
 

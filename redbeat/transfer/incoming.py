@@ -46,11 +46,6 @@ class Incoming:
     calendar: Calendar | None = None
 
 
-def fail(where: str, error: Exception) -> Incoming:
-    """Return an :class:`Incoming` for an unreadable entry."""
-    return Incoming(where, problem=str(error) or repr(error))
-
-
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
     """Return the result of ``read()``, or an unreadable entry with the error of ``read()``.
 
@@ -60,14 +55,19 @@ def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
     """
     try:
         return read()
-    except (InvalidEntryError, DecodeError) as error:
-        return fail(where, error)
     except Exception as error:
-        return fail(where, unexpected("cannot be read", error))
+        return Incoming(where, problem=problem_of("cannot be read", error))
 
 
-def unexpected(what: str, error: Exception) -> InvalidEntryError:
-    return InvalidEntryError("entry", f"{what}: {described(error)}; correct or remove this entry")
+def problem_of(what: str, error: Exception) -> str:
+    """Return the text of an error that names a field, or of an unexpected error."""
+    if isinstance(error, (InvalidEntryError, DecodeError)):
+        return str(error)
+    return unexpected(what, error)
+
+
+def unexpected(what: str, error: Exception) -> str:
+    return f"entry: {what}: {described(error)}; correct or remove this entry"
 
 
 class Problem(NamedTuple):

@@ -31,7 +31,7 @@ from redbeat.storage.keys import Keys
 from redbeat.storage.store import store_of
 from redbeat.storage.views import Shown
 
-from .incoming import Incoming, Kind, check_kinds, fail, json_from, read_safely
+from .incoming import Incoming, Kind, check_kinds, json_from, read_safely
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -94,7 +94,7 @@ def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
         where = f"line {number}"
         if len(line) > MAX_LINE:
             _skip_line(file, line)
-            yield fail(where, InvalidEntryError("line", f"is longer than {MAX_LINE} bytes"))
+            yield Incoming(where, problem=f"line: is longer than {MAX_LINE} bytes")
         elif line.strip():
             yield read_safely(where, partial(_read, schedule, where, line))
 
