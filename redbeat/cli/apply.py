@@ -203,8 +203,8 @@ def print_change(console: Console, change: Change) -> None:
     action = Styled(change.action.ljust(WIDTH), fg=COLORS.get(change.action))
     parts = list(_details(change))
     if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
-        at = change.next_run
-        parts.append(f"next run {console.time(at)} {console.zone}" if at else "no next run")
+        when = console.when(change.next_run)
+        parts.append(f"next run {when}" if when else "no next run")
     details = f": {'; '.join(parts)}" if parts else ""
     name = f"calendar {change.name}" if change.is_calendar else change.name
     console.write(action, "  ", name, details)

@@ -241,6 +241,10 @@ class Console:
         """Return an instant as text in the time zone of the app, or ``-`` for None."""
         return moment(instant, self.zone)
 
+    def when(self, instant: datetime | None) -> str:
+        """Return an instant as text with the time zone of the app, or "" for None."""
+        return f"{self.time(instant)} {self.zone}" if instant else ""
+
 
 def _escaped(cell: str) -> str:
     """Return a table cell as it is printed, so that callers can measure the printed width."""

@@ -111,6 +111,6 @@ def _report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None
     """Print the saved entry; ``action`` is what was done, such as ``Added``."""
     due = "paused"
     if entry.enabled:
-        instant = entry.due_at
-        due = f"due {console.time(instant)} {console.zone}" if instant else "no run left"
+        when = console.when(entry.due_at)
+        due = f"due {when}" if when else "no run left"
     console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")

@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import click
 
-from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import NOT_SCHEDULED, PAUSED
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, forecast
 from redbeat.presentation import describe, text
-from redbeat.schedule import EntryStatus
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
@@ -35,20 +33,15 @@ def show(console: Console, name: str) -> None:
         if console.as_json:
             console.emit(as_json.entry_json(entry, static))
             return
-        status, occurrences, backfills = entry.status, entry.history, entry.backfills
-    console.fields(_fields(console, entry, status, occurrences, backfills, static))
+        occurrences = entry.history
+        console.fields(_fields(console, entry, occurrences, static))
     if occurrences:
         console.write()
         _print_history(console, entry, occurrences)
 
 
 def _fields(
-    console: Console,
-    entry: RedBeatSchedulerEntry,
-    status: EntryStatus,
-    occurrences: list[Occurrence],
-    backfills: list[Backfill],
-    static: bool,
+    console: Console, entry: RedBeatSchedulerEntry, occurrences: list[Occurrence], static: bool
 ) -> Iterator[tuple[str, str | list[str]]]:
     yield "Name", str(entry.name)
     # Print the values in the syntax of command-line options, such as --task and --args.
@@ -63,23 +56,20 @@ def _fields(
     offset = entry.spread_offset
     yield "Offset", f"{text.duration(offset)} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
+    status = entry.status
     yield "State", console.state(status.state)
     yield "Reason", status.reason or ""
     failing = status.failing
     if failing is not None:
-        first = f"{console.time(failing.first_at)} {console.zone}: {failing.first_error}"
-        yield "First error", first
-        again = failing.next_attempt_at
-        yield "Next attempt", f"{console.time(again)} {console.zone}" if again else "now"
+        yield "First error", f"{console.when(failing.first_at)}: {failing.first_error}"
+        yield "Next attempt", console.when(failing.next_attempt_at) or "now"
     yield "Note", status.note or ""
-    yield "Due", f"{console.time(status.due_at)} {console.zone}" if status.due_at else ""
-    ran_at = describe.last_run(entry, occurrences)
-    yield "Last run", f"{console.time(ran_at)} {console.zone}" if ran_at else "never"
+    yield "Due", console.when(status.due_at)
+    yield "Last run", console.when(describe.last_run(entry, occurrences)) or "never"
     yield "Runs", str(entry.total_run_count)
-    yield "Backfill", [progress_text(console, one) for one in backfills]
-    success, failures = status.last_success, status.consecutive_failures
-    yield "Last success", f"{console.time(success)} {console.zone}" if success else ""
-    yield "Failures in a row", str(failures) if failures else ""
+    yield "Backfill", [progress_text(console, one) for one in entry.backfills]
+    yield "Last success", console.when(status.last_success)
+    yield "Failures in a row", str(status.consecutive_failures or "")
     yield "Overdue", f"the entry {describe.overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
     waits = status.state in (PAUSED, NOT_SCHEDULED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain
 from typing import Any, Final
@@ -14,16 +13,7 @@ from redbeat.calendar.zones import zone_key
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.management.forecast import (
-    ADDED,
-    REMOVED,
-    SAME,
-    ClockChange,
-    EntrySimulation,
-    Periods,
-    Simulation,
-    minutes_between,
-)
+from redbeat.management import forecast
 from redbeat.presentation import describe, text
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
@@ -35,7 +25,11 @@ from .options import INSTANT, not_found, option, option_error
 from .timeline import draw
 
 #: The marks of runs in a table that compares the rules before and after a change.
-MARKS: Final = {SAME: "", REMOVED: "- only before", ADDED: "+ only after"}
+MARKS: Final = {
+    forecast.SAME: "",
+    forecast.REMOVED: "- only before",
+    forecast.ADDED: "+ only after",
+}
 
 #: The name of the file format of the commands ``plan`` and ``apply``.
 PLAN: Final = "plan"
@@ -98,8 +92,6 @@ def simulate(
         raise option_error(console.ctx, "until", problem)
     changes = _changes(console, names, file, file_format, values)
     wanted = list(names) or (None if file is None else list(changes))
-    if file is not None and names:
-        changes = {name: entry for name, entry in changes.items() if name in names}
     try:
         found = console.schedule.simulate(since, until, wanted, changes)
     except KeyError as error:
@@ -162,7 +154,9 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
     return entries
 
 
-def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: datetime) -> None:
+def _warn(
+    console: Console, names: tuple[str, ...], found: forecast.Simulation, until: datetime
+) -> None:
     if not found.all_entries:
         number = f"{len(found.entries):,}"
         console.warn(f"too many entries: only {number} are simulated; name the entries to simulate")
@@ -179,17 +173,17 @@ def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: da
 # -- output ------------------------------------------------------------------------------------
 
 
-def _print(console: Console, found: Simulation) -> None:
+def _print(console: Console, found: forecast.Simulation) -> None:
     compared = any(entry.after is not None for entry in found.entries.values())
     titles = [f"SCHEDULED ({console.zone})", "LOCAL", "NAME"] + (["CHANGE"] if compared else [])
     rows = [
         (change.at, [console.time(change.at), _clock_text(change, zone), "", ""])
-        for zone, changes in found.clock_changes().items()
-        for change in changes
+        for zone, change in _clock_changes(found)
     ]
-    for run, name, entry, kind in _runs(found):
-        row = [console.time(run), _local(run, entry.zone), name, MARKS[kind]]
-        rows.append((run, row))
+    for name, entry in found.entries.items():
+        for run, kind in entry.runs():
+            at = run.scheduled_at
+            rows.append((at, [console.time(at), _local(at, entry.zone), name, MARKS[kind]]))
     if not any(entry.before or entry.after for entry in found.entries.values()):
         console.note("No runs in this period")
         return
@@ -198,17 +192,15 @@ def _print(console: Console, found: Simulation) -> None:
     console.table(titles, [row[: len(titles)] for _, row in rows])
     for name, entry in found.entries.items():
         if entry.after is not None:
-            counts = entry.count()
-            console.note(
-                f"Runs of {name}: {counts[SAME]} unchanged, "
-                f"{counts[REMOVED]} only before the change, {counts[ADDED]} only after"
-            )
+            same, removed, added = entry.count().values()
+            changed = f"{removed} only before the change, {added} only after"
+            console.note(f"Runs of {name}: {same} unchanged, {changed}")
 
 
-def _runs(found: Simulation) -> Iterator[tuple[datetime, str, EntrySimulation, str]]:
-    for name, entry in found.entries.items():
-        for run, change in entry.runs():
-            yield run.scheduled_at, name, entry, change
+def _clock_changes(found: forecast.Simulation) -> list[tuple[str, forecast.ClockChange]]:
+    """Return the changes of UTC offsets, each with the name of its time zone."""
+    changes = found.clock_changes()
+    return [(zone, change) for zone in changes for change in changes[zone]]
 
 
 def _local(instant: datetime, zone: tzinfo) -> str:
@@ -222,13 +214,13 @@ def _offset(offset: timedelta) -> str:
     return str(timezone(offset)).removeprefix("UTC") or "+00:00"
 
 
-def _clock_text(change: ClockChange, zone: str) -> str:
+def _clock_text(change: forecast.ClockChange, zone: str) -> str:
     later = change.offset_after > change.offset_before
     offsets = f"{_offset(change.offset_before)} to {_offset(change.offset_after)}"
     return f"-- clocks go {'forward' if later else 'back'}, {offsets} ({zone})"
 
 
-def _json(found: Simulation) -> dict[str, Any]:
+def _json(found: forecast.Simulation) -> dict[str, Any]:
     return {
         "since": describe.iso(found.since),
         "until": describe.iso(found.until),
@@ -240,14 +232,13 @@ def _json(found: Simulation) -> dict[str, Any]:
                 "utc_offset_before": _offset(change.offset_before),
                 "utc_offset_after": _offset(change.offset_after),
             }
-            for zone, changes in found.clock_changes().items()
-            for change in changes
+            for zone, change in _clock_changes(found)
         ],
         "entries": [_entry_json(name, entry) for name, entry in found.entries.items()],
     }
 
 
-def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
+def _entry_json(name: str, entry: forecast.EntrySimulation) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "name": name,
         "timezone": zone_key(entry.zone) or str(entry.zone),
@@ -267,7 +258,7 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
     return fields
 
 
-def _draw(console: Console, found: Simulation) -> None:
+def _draw(console: Console, found: forecast.Simulation) -> None:
     """Draw a row for each entry, and a second row for an entry whose rules change."""
     rows: dict[str, list[datetime]] = {}
     for name, entry in found.entries.items():
@@ -278,9 +269,8 @@ def _draw(console: Console, found: Simulation) -> None:
     if not rows:
         console.note("No runs in this period")
         return
-    minutes = minutes_between(found.since, found.until)
+    minutes = forecast.minutes_between(found.since, found.until)
     load = minutes.count(chain.from_iterable(rows.values()))
-    draw(console, minutes, load, rows, Periods.count, MAX_ROWS)
-    for zone, changes in found.clock_changes().items():
-        for change in changes:
-            console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")
+    draw(console, minutes, load, rows, forecast.Periods.count, MAX_ROWS)
+    for zone, change in _clock_changes(found):
+        console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")

@@ -6,8 +6,9 @@ to 1 (full height of the plot).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import count
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
@@ -118,8 +119,11 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
     """
     step = next((step for step in TIME_STEPS if seconds / step <= MAX_TICKS), TIME_STEPS[-1])
     zone = wall_zone(start.tzinfo or UTC)
+    local = start.astimezone(zone).replace(tzinfo=None)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     ticks: list[Tick] = []
-    for wall in _round_times(start.astimezone(zone).replace(tzinfo=None), step):
+    for number in count((local - midnight) // timedelta(seconds=step)):
+        wall = midnight + timedelta(seconds=number * step)
         at = wall.replace(tzinfo=zone)
         position = (at.astimezone(UTC) - start.astimezone(UTC)).total_seconds() / seconds
         if position > 1 or len(ticks) > 2 * MAX_TICKS:
@@ -127,22 +131,6 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
         if position >= 0:
             ticks.append(Tick(position, at.strftime(_format(step, wall))))
     return ticks
-
-
-def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
-    """Yield wall-clock times that are multiples of ``step`` seconds after midnight.
-
-    The iteration starts at the last multiple that is not after ``wall``, and ends after the year
-    9999.
-    """
-    midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
-    number = (wall - midnight) // timedelta(seconds=step)
-    try:
-        while True:
-            yield midnight + timedelta(seconds=number * step)
-            number += 1
-    except OverflowError:
-        return
 
 
 def _format(step: int, wall: datetime) -> str:

@@ -67,16 +67,6 @@ def query_of(args: Mapping[str, str]) -> Query:
     )
 
 
-def size_of(text: str) -> int:
-    """Return the number of entries per page, or the default number if ``text`` is not valid."""
-    return next((size for size in SIZES if text == str(size)), SIZE)
-
-
-def first_of(text: str) -> int:
-    """Return the number of the first entry on the page, or 1 if ``text`` is not valid."""
-    return int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else 1
-
-
 @listing.get("/")
 def index() -> ResponseReturnValue:
     """Show a page of entries.
@@ -86,12 +76,14 @@ def index() -> ResponseReturnValue:
     """
     started = time.monotonic()
     args = request.args
-    size = size_of(args.get("per", ""))
+    # What is not valid means the default.
+    size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
+    at = args.get("at", "")
+    first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
     context: dict[str, Any] = {"columns": COLUMNS, "sizes": SIZES, "sorts": SORTS}
     context.update(states=STATES, size=size, sorted_at_most=SORTED)
     try:
         query = query_of(args)
-        first = first_of(args.get("at", ""))
         page = browse(schedule, query, args.get("after") or None, size, first - 1)
     except InvalidEntryError as error:
         return render_template("listing.html", problem=str(error), page=None, **context), 400

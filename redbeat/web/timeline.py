@@ -72,7 +72,8 @@ class Forecasts:
             if forecast is None or started >= expires:
                 now, span = datetime.now(UTC), SPANS[name]
                 bar = span.minutes * MINUTE
-                start = _start(now)
+                # A partial minute would look like a drop in load.
+                start = now.replace(second=0, microsecond=0) + MINUTE
                 forecast = self._schedule.load(Periods(now, start, bar, start + span.length))
                 ended = time.monotonic()
                 expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
@@ -97,14 +98,6 @@ def show() -> ResponseReturnValue:
     context["busiest"] = [_period(load, number) for number in _busiest(load.counts)]
     context["poll"] = round(min(expires_in, 60.0), 1)
     return render_template("timeline.html", now=datetime.now(UTC), **context)
-
-
-def _start(since: datetime) -> datetime:
-    """Return the next full minute.
-
-    The chart skips the current minute, because a partial minute would look like a drop in load.
-    """
-    return since.replace(second=0, microsecond=0) + MINUTE
 
 
 def _rows(load: Load, since: datetime, span: Span) -> list[Row]:
