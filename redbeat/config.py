@@ -120,7 +120,7 @@ def key_aside(prefix: str, what: str) -> str:
     return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
 
 
-class RedBeatConfig:
+class RedBeatConfig(settings.Settings):
     """The validated settings of ``app``.
 
     The constructor reads the settings, and raises :exc:`~redbeat.ConfigurationError` for an invalid
@@ -130,33 +130,6 @@ class RedBeatConfig:
     client is a Redis Cluster client; see :meth:`adopt`.
     """
 
-    #: The number of shards of the schedule (see ``storage/layout.py``).
-    #: If a schedule has several shards, each shard has its own prefix.
-    shards: int
-    #: The key of the leader's lock, None if the lock is off.
-    lock_key: str | Any
-    #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
-    lock_timeout: float | None
-    key_expiry_check: str
-    #: The default delivery guarantee of entries, None for the best guarantee of the broker.
-    delivery: str | None
-    on_lock_lost: str
-    #: Whether a beat logs each run that it sends, or only the number of runs.
-    log_dispatch: str
-    #: The maximum number of messages in flight to the broker.
-    publish_window: int
-    #: The maximum number of late runs that a beat sends per second, None for no limit.
-    max_rate: float | None
-    #: The maximum number of runs in the history of an entry, 0 for no history.
-    history_size: int
-    #: The number of Redis replicas that must confirm the record of a run.
-    wait_replicas: int
-    #: The port on which the beat serves metrics and health checks, None for no server.
-    metrics_port: int | None
-    #: The address on which the beat serves metrics and health checks.
-    metrics_host: str
-    #: The maximum number of entries that have their own metrics.
-    metrics_entries: int
     #: The keys that no queue may have as its name, None if they were not needed yet.
     own_keys: Any = None
 
@@ -168,9 +141,9 @@ class RedBeatConfig:
         #: The settings from which RedBeat builds a Redis client.
         self.endpoint = read_endpoint(self.app)
         #: One or several URLs of Redis, perhaps with passwords, so log only ``safe_url()`` of it.
-        self.redis_url: str = self.endpoint.url
-        self.redis_use_ssl: Any = self.endpoint.use_ssl
-        self.redbeat_redis_options = self.endpoint.options
+        self.redis_url = self.endpoint.url.value
+        self.redis_use_ssl = self.endpoint.use_ssl.value
+        self.redbeat_redis_options = self.endpoint.options.value
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
         self._read_keys(is_cluster(self._client) if has_client else self.endpoint.is_cluster)
@@ -178,7 +151,7 @@ class RedBeatConfig:
             if setting.kind.accepts is not None:
                 value = self.either_or(name, setting.value)
                 value = None if value is None else setting.kind.check(name, value)
-                setattr(self, name.removeprefix("redbeat_"), value)
+                setattr(self, name.removeprefix(settings.PREFIX), value)
         self.lock_timeout = self.lock_timeout or None
         if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
             raise ConfigurationError(
@@ -193,7 +166,9 @@ class RedBeatConfig:
         self._check_timezone()
         patterns = self.either_or(ALLOWLIST)
         #: The tasks that entries are allowed to run, None for all tasks.
-        self.task_allowlist = None if patterns is None else TaskAllowlist(patterns)
+        self.task_allowlist: TaskAllowlist | None = (
+            None if patterns is None else TaskAllowlist(patterns)
+        )
 
     def __repr__(self) -> str:
         # The client options and redis_use_ssl are omitted, because their values may be secret.
@@ -235,7 +210,7 @@ class RedBeatConfig:
         if not self.key_prefix:
             problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
-        if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.ssl_inherited:
+        if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.use_ssl.inherited:
             problem = "redbeat_redis_use_ssl has no effect on redbeat_redis_url, a redis:// URL"
             yield problem, "use a rediss:// URL for TLS, or remove redbeat_redis_use_ssl"
         key = settings.find_setting(self.app, "redbeat_lock_key")

@@ -59,7 +59,7 @@ def test_defaults() -> None:
     assert config.redis_url == URL
     assert not config.redis_use_ssl
     assert config.redbeat_redis_options == {}
-    assert config.endpoint.options_inherited
+    assert config.endpoint.options.inherited
     assert config.key_expiry_check == "error"
     assert config.metrics_port is None
     assert config.metrics_host == "127.0.0.1"
@@ -156,7 +156,7 @@ def test_broker_settings_are_the_defaults() -> None:
     config = config_of(broker_use_ssl={"ssl_cert_reqs": "none"}, broker_transport_options=transport)
     assert config.redis_use_ssl == {"ssl_cert_reqs": "none"}
     assert config.redbeat_redis_options == {"password": "secret", "master_name": "m"}
-    assert config.endpoint.options_inherited
+    assert config.endpoint.options.inherited
 
 
 def test_own_settings_win_and_keep_everything() -> None:
@@ -170,10 +170,10 @@ def test_own_settings_win_and_keep_everything() -> None:
     assert config.redis_url == "rediss://other"
     assert config.redis_use_ssl is True
     assert config.redbeat_redis_options == {"health_check_interval": 3}
-    assert not config.endpoint.options_inherited
-    assert config.endpoint.url_setting == "redbeat_redis_url"
-    assert config.endpoint.ssl_setting == "redbeat_redis_use_ssl"
-    assert config.endpoint.options_setting == "redbeat_redis_options"
+    assert not config.endpoint.options.inherited
+    assert config.endpoint.url.setting == "redbeat_redis_url"
+    assert config.endpoint.use_ssl.setting == "redbeat_redis_use_ssl"
+    assert config.endpoint.options.setting == "redbeat_redis_options"
 
 
 def test_alternative_urls_of_the_broker_are_kept() -> None:

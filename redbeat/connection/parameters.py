@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from redbeat.printing import get_logger
 from redbeat.settings import MISSING, find_setting
 
 from .options import CLIENT_OPTIONS, REDBEAT_OPTIONS, check_options, inherited_options
-from .tls import Layer, tls_options
+from .tls import Source, tls_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url, url_scheme
 
 logger = get_logger("celery.beat")
@@ -30,45 +30,30 @@ logger = get_logger("celery.beat")
 class Endpoint:
     """The settings of the schedule's Redis: the URL, the TLS options and the client options.
 
-    ``url_setting``, ``ssl_setting`` and ``options_setting`` are the names of the settings that
-    contain ``url``, ``use_ssl`` and ``options``. ``url`` may contain several URLs, separated by
-    ``;``. ``url`` and ``options`` may contain passwords.
+    ``url`` may contain several URLs, separated by ``;``. ``url`` and ``options`` may contain
+    passwords.
     """
 
-    url: str
-    use_ssl: Any
-    options: dict[str, Any]
-    url_setting: str
-    ssl_setting: str
-    options_setting: str
+    url: Source
+    use_ssl: Source
+    options: Source
     #: Whether the broker is a Redis server with a URL that RedBeat supports.
     broker_is_redis: bool
 
     @property
-    def url_inherited(self) -> bool:
-        """Whether the URL comes from the settings of the broker."""
-        return self.url_setting == "broker_url"
-
-    @property
-    def ssl_inherited(self) -> bool:
-        """Whether the TLS options come from the settings of the broker."""
-        return self.ssl_setting == "broker_use_ssl"
-
-    @property
-    def options_inherited(self) -> bool:
-        """Whether the client options come from the settings of the broker."""
-        return self.options_setting == "broker_transport_options"
-
-    @property
     def is_cluster(self) -> bool:
         """Whether the settings describe a Redis Cluster."""
-        return bool(self.options.get("cluster")) or url_scheme(self.url) == "redis-cluster"
+        return bool(self.options.value.get("cluster")) or self._scheme == "redis-cluster"
 
     @property
     def is_plain(self) -> bool:
         """Whether the scheme of ``redbeat_redis_url`` turns TLS off for a single server."""
-        own = not (self.url_inherited or self.is_cluster or self.options.get("ssl"))
-        return own and url_scheme(self.url) == "redis"
+        own = not (self.url.inherited or self.is_cluster or self.options.value.get("ssl"))
+        return own and self._scheme == "redis"
+
+    @property
+    def _scheme(self) -> str:
+        return url_scheme(self.url.value)
 
 
 def read_endpoint(app: Celery) -> Endpoint:
@@ -77,101 +62,86 @@ def read_endpoint(app: Celery) -> Endpoint:
     Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is validated later, when
     a client is built.
     """
-    url, url_setting = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
-    use_ssl, ssl_setting = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
-    options, options_setting = _redbeat_or_broker(
-        app, "redbeat_redis_options", "broker_transport_options"
-    )
-    if not isinstance(use_ssl, (bool, Mapping, type(None))):
-        raise ConfigurationError(f"{ssl_setting} must be True, False or a dict of ssl_ options")
+    url = _source_of(app, "redbeat_redis_url", "broker_url")
+    use_ssl = _source_of(app, "redbeat_redis_use_ssl", "broker_use_ssl")
+    options = _source_of(app, "redbeat_redis_options", "broker_transport_options")
+    if not isinstance(use_ssl.value, (bool, Mapping, type(None))):
+        raise ConfigurationError(f"{use_ssl.setting} must be True, False or a dict of ssl_ options")
+    broker = _with_text(Source("broker_url", app.conf.broker_url))
     return Endpoint(
-        url=_url_text(url, url_setting),
-        use_ssl=use_ssl,
-        options=_check_options(options, options_setting),
-        url_setting=url_setting,
-        ssl_setting=ssl_setting,
-        options_setting=options_setting,
-        broker_is_redis=url_scheme(_url_text(app.conf.broker_url, "broker_url")) in SCHEMES,
+        _with_text(url), use_ssl, _with_checks(options), url_scheme(broker.value) in SCHEMES
     )
 
 
-def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, str]:
-    """Return value and name of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
+def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
+    """Return the value of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
         # This code reads the attribute of app.conf, because only the attribute includes a URL from
         # the environment.
-        return getattr(app.conf, broker_setting), broker_setting
-    return value, setting
+        return Source(broker_setting, getattr(app.conf, broker_setting), inherited=True)
+    return Source(setting, value)
 
 
-def _url_text(url: Any, setting: str) -> str:
-    if isinstance(url, (list, tuple)) and all(isinstance(part, str) for part in url):
-        return ";".join(url)
-    if url is None or isinstance(url, str):
-        return url or ""
-    raise ConfigurationError(f"{setting} must be a string, not of type {type(url).__name__}")
+def _with_text(url: Source) -> Source:
+    value = "" if url.value is None else url.value
+    if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
+        value = ";".join(value)
+    if isinstance(value, str):
+        return replace(url, value=value)
+    raise ConfigurationError(f"{url.setting} must be a string, not of type {type(value).__name__}")
 
 
-def _check_options(options: Any, setting: str) -> dict[str, Any]:
-    options = {} if options is None else options
+def _with_checks(source: Source) -> Source:
+    options = {} if source.value is None else source.value
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
-    is_own = setting == "redbeat_redis_options"
-    return check_options(options if is_own else inherited_options(options), setting)
+        what = f"must be a dict, not of type {type(options).__name__}"
+        raise ConfigurationError(f"{source.setting} {what}")
+    options = inherited_options(options) if source.inherited else options
+    return replace(source, value=check_options(options, source.setting))
 
 
-def encryption(
-    endpoint: Endpoint, scheme: str, from_url: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
+def encryption(endpoint: Endpoint, scheme: str, url: Source, options: Source) -> dict[str, Any]:
     """Return redis-py's TLS arguments for a URL of ``scheme``, or an empty dict if TLS is off.
 
-    ``from_url`` contains the TLS options of the URL. ``options`` contains the TLS options among the
-    client options. Raises :exc:`ConfigurationError` if options contradict each other.
+    ``url`` has the TLS options of the URL, ``options`` those among the client options. Raises
+    :exc:`ConfigurationError` if options contradict each other.
     """
-    if not _wants_tls(endpoint, scheme, from_url, options):
-        _refuse_stray_tls(endpoint, from_url, options)
+    use_ssl = endpoint.use_ssl
+    if not _wants_tls(endpoint, scheme, url, options):
+        for stray in (url, options):
+            names = sorted(stray.value.keys() - {"ssl"})
+            if names:
+                other = "" if endpoint.is_plain else " or set redbeat_redis_use_ssl"
+                raise ConfigurationError(
+                    f"{stray.setting} has TLS options ({', '.join(names)}), but TLS is off: use a "
+                    f"rediss URL{other}"
+                )
         return {}
-    settings = endpoint.use_ssl if isinstance(endpoint.use_ssl, Mapping) else {}
-    use_ssl = Layer(endpoint.ssl_setting, settings, strict=not endpoint.ssl_inherited)
-    url = Layer(endpoint.url_setting, from_url)
-    first = [use_ssl, url] if endpoint.ssl_inherited else [url, use_ssl]
-    return tls_options([*first, Layer(endpoint.options_setting, options)])
+    if not isinstance(use_ssl.value, Mapping):
+        use_ssl = replace(use_ssl, value={})
+    first = [use_ssl, url] if use_ssl.inherited else [url, use_ssl]
+    return tls_options([*first, options])
 
 
-def _wants_tls(
-    endpoint: Endpoint, scheme: str, from_url: dict[str, Any], options: dict[str, Any]
-) -> bool:
-    use_ssl = bool(endpoint.use_ssl)
+def _wants_tls(endpoint: Endpoint, scheme: str, url: Source, options: Source) -> bool:
+    use_ssl, own = bool(endpoint.use_ssl.value), not endpoint.use_ssl.inherited
     if scheme in SOCKETS:
-        if use_ssl and not endpoint.ssl_inherited:
+        if use_ssl and own:
             raise ConfigurationError(
-                f"redbeat_redis_use_ssl is set, but {endpoint.url_setting} is a local socket, "
-                "which has no TLS: remove one of these settings"
+                f"redbeat_redis_use_ssl is set, but {url.setting} is a local socket, which has no "
+                "TLS: remove one of these settings"
             )
         return False
-    if scheme == "rediss" or options.get("ssl"):
+    if scheme == "rediss" or options.value.get("ssl"):
         return True
-    if endpoint.url_inherited:
-        return use_ssl or bool(from_url)
-    if not endpoint.ssl_inherited:
+    if endpoint.url.inherited:
+        return use_ssl or bool(url.value)
+    if own:
         return use_ssl and not endpoint.is_plain
     # broker_use_ssl applies only to Sentinel and cluster URLs, because these URLs usually name the
     # servers of the broker. A redis URL usually names a server that is not the broker.
     return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
-
-
-def _refuse_stray_tls(
-    endpoint: Endpoint, from_url: dict[str, Any], options: dict[str, Any]
-) -> None:
-    for setting, stray in ((endpoint.url_setting, from_url), (endpoint.options_setting, options)):
-        names = sorted(stray.keys() - {"ssl"})
-        if names:
-            other = "" if endpoint.is_plain else " or set redbeat_redis_use_ssl"
-            raise ConfigurationError(
-                f"{setting} has TLS options ({', '.join(names)}), but TLS is off: use a rediss "
-                f"URL{other}"
-            )
 
 
 #: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
@@ -193,13 +163,10 @@ class Parameters:
     client.
     """
 
-    scheme: str
+    endpoint: Endpoint
     addresses: list[Address]
     kwargs: dict[str, Any]
     redbeat_options: dict[str, Any]
-    #: The names of the settings for the URL and the options, for error messages.
-    url_setting: str
-    options_setting: str
 
     @property
     def node(self) -> Address:
@@ -214,26 +181,21 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     from the broker. Options inherited from the broker override the defaults. Raises
     :exc:`ConfigurationError` if a setting is invalid. No round trips.
     """
-    addresses = _addresses(endpoint)
-    options = dict(endpoint.options)
-    builder_options = [name for name in REDBEAT_OPTIONS if name not in CLIENT_OPTIONS]
-    redbeat_options = {name: options.pop(name) for name in builder_options if name in options}
-    from_url = _url_options(addresses[0], endpoint)
+    addresses, url = _addresses(endpoint.url), endpoint.url
+    options = dict(endpoint.options.value)
+    builder_options = options.keys() & (REDBEAT_OPTIONS.keys() - set(CLIENT_OPTIONS))
+    redbeat_options = {name: options.pop(name) for name in builder_options}
+    from_url = _url_options(addresses[0], url)
     layers = [from_url, options]
-    if endpoint.options_inherited:
+    if endpoint.options.inherited:
         layers.reverse()
     kwargs: dict[str, Any] = {"decode_responses": True, **SOCKET_DEFAULTS}
     kwargs |= _without_tls(layers[0]) | _without_tls(layers[1])
     _warn_about_database(endpoint, addresses, from_url.get("db"), kwargs.get("db") or 0)
-    kwargs |= encryption(endpoint, addresses[0].scheme, _only_tls(from_url), _only_tls(options))
-    return Parameters(
-        scheme=addresses[0].scheme,
-        addresses=addresses,
-        kwargs=hide_credentials(kwargs),
-        redbeat_options=redbeat_options,
-        url_setting=endpoint.url_setting,
-        options_setting=endpoint.options_setting,
-    )
+    tls = [Source(url.setting, _only_tls(from_url))]
+    tls.append(Source(endpoint.options.setting, _only_tls(options)))
+    kwargs |= encryption(endpoint, addresses[0].scheme, *tls)
+    return Parameters(endpoint, addresses, hide_credentials(kwargs), redbeat_options)
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,8 +233,8 @@ def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {**kwargs, "retry": retry, "retry_on_error": [RedisConnectionError]}
 
 
-def _addresses(endpoint: Endpoint) -> list[Address]:
-    addresses = parse_url(endpoint.url, endpoint.url_setting)
+def _addresses(url: Source) -> list[Address]:
+    addresses = parse_url(url.value, url.setting)
     if not addresses:
         raise ConfigurationError(
             "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
@@ -282,16 +244,16 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
         logger.warning(
             "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
             "first server; set redbeat_redis_url to the URL of one server",
-            *(endpoint.url_setting, safe_url(endpoint.url)),
+            *(url.setting, safe_url(url.value)),
         )
     return addresses
 
 
-def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
+def _url_options(address: Address, url: Source) -> dict[str, Any]:
     options: dict[str, Any] = {
-        name: _parsed(name, text, endpoint.url_setting) for name, text in address.options.items()
+        name: _parsed(name, text, url.setting) for name, text in address.options.items()
     }
-    if endpoint.url_inherited:
+    if url.inherited:
         known = {*_REDIS_ARGUMENTS, "virtual_host"}
         options = {name: options[name] for name in options if name in known}
     if "virtual_host" in options:
@@ -301,7 +263,7 @@ def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
     for name in ("username", "password"):
         if getattr(address, name) is not None:
             options[name] = getattr(address, name)
-    return check_options(options, endpoint.url_setting)
+    return check_options(options, url.setting)
 
 
 def _parsed(name: str, text: str, setting: str) -> Any:
@@ -316,17 +278,17 @@ def _warn_about_database(
     endpoint: Endpoint, addresses: list[Address], in_url: int | None, now: int
 ) -> None:
     """Log a warning if RedBeat 2 used another database with the current settings."""
-    scheme, option = addresses[0].scheme, endpoint.options.get("db") or 0
+    scheme, option = addresses[0].scheme, endpoint.options.value.get("db") or 0
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
     if scheme == "redis-sentinel":
         before = option
     elif in_url is None or len(addresses) > 1:  # RedBeat 2 parsed several URLs as one URL
-        before = 0 if endpoint.options_inherited else option
+        before = 0 if endpoint.options.inherited else option
     else:
         before = in_url
     if now != before:
         message = (
             "The schedule is in database %s; with the current %s and %s, RedBeat 2 used database %s"
         )
-        logger.warning(message, now, endpoint.url_setting, endpoint.options_setting, before)
+        logger.warning(message, now, endpoint.url.setting, endpoint.options.setting, before)

@@ -28,12 +28,12 @@ CERT_REQS: Final = ("none", "optional", "required")
 
 
 @dataclass(frozen=True, repr=False)
-class Layer:
-    """The TLS options of one setting. Unknown options are an error only if ``strict`` is true."""
+class Source:
+    """A value that may be secret, the name of its setting, and whether this is the broker's."""
 
     setting: str
-    options: Mapping[str, Any]
-    strict: bool = True
+    value: Any
+    inherited: bool = False
 
 
 class KeyPassword:
@@ -49,13 +49,13 @@ class KeyPassword:
         return self._password
 
 
-def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
+def tls_options(layers: Iterable[Source]) -> dict[str, Any]:
     """Return redis-py's keyword arguments for a TLS connection.
 
-    A later item of ``layers`` overrides an earlier item. The certificate and the host name of the
-    server are verified by default. A warning is logged if an option disables the verification of
-    the server. Raises :exc:`ConfigurationError` for an unknown option, for an invalid value, and
-    for a file that is missing or invalid.
+    Each of the ``layers`` has a dict of options, and a later one overrides an earlier one. The
+    certificate and the host name of the server are verified by default. A warning is logged if an
+    option disables the verification of the server. Raises :exc:`ConfigurationError` for an unknown
+    option, for an invalid value, and for a file that is missing or invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
@@ -94,12 +94,12 @@ def hint(error: Exception, client: Any) -> str:
     return ""
 
 
-def _known(layer: Layer) -> Iterable[tuple[str, Any]]:
-    for name, value in layer.options.items():
+def _known(layer: Source) -> Iterable[tuple[str, Any]]:
+    for name, value in layer.value.items():
         full = name if name in TLS_OPTIONS else f"ssl_{name}"
         if full in TLS_OPTIONS:
             yield full, value
-        elif layer.strict and name != "ssl":
+        elif not layer.inherited and name != "ssl":
             hint = did_you_mean(name, TLS_OPTIONS)
             raise ConfigurationError(f"{layer.setting}: unknown TLS option {name!r}; {hint}")
 

@@ -24,7 +24,7 @@ from .borrowing import connection_like
 from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
 from .cluster import LateCluster, server_errors
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, with_retry
-from .tls import TLS_OPTIONS, Layer, tls_options
+from .tls import TLS_OPTIONS, Source, tls_options
 from .urls import SOCKETS
 
 
@@ -112,12 +112,13 @@ def build(parameters: Parameters) -> RawClient:
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
     raises :exc:`ConfigurationError` at its first use if the server is not part of a cluster.
     """
+    scheme, endpoint = parameters.node.scheme, parameters.endpoint
     if not parameters.redbeat_options.get("cluster"):
-        return _BUILDERS[parameters.scheme](parameters)
-    if parameters.scheme not in _CLUSTER_SCHEMES:
+        return _BUILDERS[scheme](parameters)
+    if scheme not in _CLUSTER_SCHEMES:
         raise ConfigurationError(
-            f"{parameters.options_setting}['cluster'] is set, but {parameters.url_setting} is a "
-            f"{parameters.scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
+            f"{endpoint.options.setting}['cluster'] is set, but {endpoint.url.setting} is a "
+            f"{scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
         )
     return _cluster(parameters)
 
@@ -131,7 +132,7 @@ def _socket(parameters: Parameters) -> Redis:
     path = parameters.node.path
     if not path.strip("/"):
         raise ConfigurationError(
-            f"{parameters.url_setting} has no socket path; use unix:///path/to/redis.sock"
+            f"{parameters.endpoint.url.setting} has no socket path; use unix:///path/to/redis.sock"
         )
     return _master(parameters, unix_socket_path=path)
 
@@ -149,10 +150,10 @@ def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
 
 def _sentinel(parameters: Parameters) -> Redis:
     options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
-    if parameters.scheme == "redis-sentinel" and "sentinels" not in options:
+    if parameters.node.scheme == "redis-sentinel" and "sentinels" not in options:
         raise ConfigurationError(
-            f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
-            "{'sentinels': [(host, port), ...], 'service_name': ...}"
+            f"{parameters.endpoint.options.setting} has no 'sentinels': set redbeat_redis_options "
+            "to {'sentinels': [(host, port), ...], 'service_name': ...}"
         )
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
@@ -168,9 +169,9 @@ def _sentinel(parameters: Parameters) -> Redis:
 def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
     kwargs = dict(parameters.redbeat_options.get("sentinel_kwargs", {}))
     if kwargs.get("ssl"):
-        setting = f"{parameters.options_setting}['sentinel_kwargs']"
+        setting = f"{parameters.endpoint.options.setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
-        kwargs |= tls_options([Layer(setting, tls)])
+        kwargs |= tls_options([Source(setting, tls)])
     # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
     # pauses between the attempts.
     return {**SENTINEL_DEFAULTS, **with_retry(hide_credentials(kwargs))}
@@ -184,11 +185,11 @@ def _cluster(parameters: Parameters) -> RedisCluster:
 
 
 def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
-    kwargs = dict(parameters.kwargs)
+    kwargs, endpoint = dict(parameters.kwargs), parameters.endpoint
     if kwargs.pop("db", 0):
         raise ConfigurationError(
-            f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
-            "cluster has only database 0: remove the database"
+            f"{endpoint.url.setting} or {endpoint.options.setting} names a database, but a cluster "
+            "has only database 0: remove the database"
         )
     if _RETRY_IS_FOR_CLUSTER and not kwargs.keys() & {"retry", "retry_on_error"}:
         kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
@@ -203,7 +204,7 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     if dropped:
         raise ConfigurationError(
             f"redis-py {redis.__version__} does not support {', '.join(dropped)} for the nodes of "
-            f"a cluster: upgrade redis-py, or change {parameters.options_setting}"
+            f"a cluster: upgrade redis-py, or change {endpoint.options.setting}"
         )
     return kwargs
 
@@ -216,8 +217,8 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
     except RedisClusterException as error:
         if "not enabled" in str(error):
             raise ConfigurationError(
-                f"{parameters.url_setting} is not a cluster: use a redis URL, and remove "
-                f"'cluster' from {parameters.options_setting}"
+                f"{parameters.endpoint.url.setting} is not a cluster: use a redis URL, and remove "
+                f"'cluster' from {parameters.endpoint.options.setting}"
             ) from error
         raise RedisConnectionError(str(error)) from error
 
@@ -230,12 +231,12 @@ def _config_errors(parameters: Parameters) -> Iterator[None]:
     except RedisConnectionError as error:
         if isinstance(error.__cause__, (OSError, RedisError)) or "protocol" not in str(error):
             raise
-        raise ConfigurationError(f"{parameters.options_setting}: {error}") from error
+        raise ConfigurationError(f"{parameters.endpoint.options.setting}: {error}") from error
     except (TypeError, ValueError, RedisError) as error:
         unknown = _UNKNOWN_ARGUMENT.search(str(error))
         what = f"{unknown[1]!r} is not an option of redis-py" if unknown else str(error)
         in_url = unknown and unknown[1] in parameters.node.options
-        setting = parameters.url_setting if in_url else parameters.options_setting
+        setting = parameters.endpoint.url.setting if in_url else parameters.endpoint.options.setting
         raise ConfigurationError(f"{setting}: {what}") from error
 
 

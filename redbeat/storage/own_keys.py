@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,7 +12,8 @@ from celery import Celery
 
 from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf, key_aside, values_in
-from redbeat.connection.parameters import client_parameters
+from redbeat.connection.parameters import Endpoint, client_parameters
+from redbeat.connection.tls import Source
 from redbeat.connection.topology import build
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
@@ -101,10 +101,11 @@ Place = tuple[Any, ...]
 
 def _places_of_broker(app: Celery, options: Mapping[str, Any]) -> set[Place]:
     urls, places = app.conf.broker_write_url or "", set[Place]()
-    service = {"service_name": options.get("master_name")}
+    use_ssl = Source("broker_use_ssl", None, inherited=True)
+    service = Source("broker_transport_options", {"service_name": options.get("master_name")}, True)
     for url in urls if isinstance(urls, (list, tuple)) else str(urls).split(";"):
-        plain = _TLS_OPTIONS.sub("", url)
-        endpoint = replace(ensure_conf(app).endpoint, url=plain, use_ssl=None, options=service)
+        plain = Source("broker_url", _TLS_OPTIONS.sub("", url), inherited=True)
+        endpoint = Endpoint(plain, use_ssl, service, broker_is_redis=True)
         with suppress(ConfigurationError):  # not a Redis server
             places |= _places(build(client_parameters(endpoint)))
     return places
