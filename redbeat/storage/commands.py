@@ -226,11 +226,12 @@ class Commands:
         One round trip. If ``names`` is None, the method takes one round trip per about 500
         calendars.
         """
+        first = self.parts[0]  # each part has all calendars
         if names is None:
-            pairs: Iterable[tuple[Any, Any]] = self._fields("calendars", BATCH)
+            pairs: Iterable[tuple[Any, Any]] = first._fields("calendars", BATCH)
         else:
             wanted = list(names)
-            texts = self._read_aside("HMGET", self.keys.calendars, *wanted) or ()
+            texts = first._read_aside("HMGET", first.keys.calendars, *wanted) or ()
             pairs = zip(wanted, texts, strict=False)
         return {text_of(name): text_of(text) for name, text in pairs if text is not None}
 
@@ -289,9 +290,9 @@ class Commands:
 
         The list ends with the beat that was seen last.
         """
-        now = int(self.time())
+        first, now = self.parts[0], int(self.time())
         span = now - within, now + within
-        beats = self._read_aside("ZRANGEBYSCORE", self.keys.beats, *span, "WITHSCORES")
+        beats = first._read_aside("ZRANGEBYSCORE", first.keys.beats, *span, "WITHSCORES")
         return [
             Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs_of(beats or ())
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from redbeat.codec.stored import bytes_of, score_in
 from redbeat.storage.commands import BATCH
-from redbeat.storage.views import Counts, Cursor, Page, Past, Presence, Shown
+from redbeat.storage.views import Counts, Cursor, Page, Past, Shown
 
 from .keys import Keys
 from .layout import Layout
@@ -223,26 +223,12 @@ class ShardedStore(Reading):
             expected=[key for counts in each for key in counts.expected],
         )
 
-    # -- values from the first shard ---------------------------------------------------------
-
-    def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the JSON of calendars, which every shard has."""
-        return self.parts[0].calendars(names)
-
-    def beats(self, within: float) -> list[Presence]:
-        """Return the beats that were seen in the last ``within`` seconds."""
-        return self.parts[0].beats(within)
+    # -- the lock of the first shard ---------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock of the first shard.
-
-        Returns "" if the lock is free.
-        """
+        """Return the token of the beat that holds the lock, or "" if the lock is free."""
         return self.parts[0].lock_holder(self.layout.lock_key(0, key))
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock of the first shard expires.
-
-        Returns None if the lock is free.
-        """
+        """Return the seconds until the lock expires, or None if the lock is free."""
         return self.parts[0].lock_left(self.layout.lock_key(0, key))
