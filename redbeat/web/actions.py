@@ -17,11 +17,10 @@ from redbeat.entries import edits
 from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.printing import plural
 from redbeat.storage.reading import static_among
-from redbeat.storage.store import store_of
 
 from .auth import audit, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
-from .values import clipped, entry_url, name_in, notify, schedule
+from .values import clipped, entry_url, name_in, notify, schedule, store
 
 actions = Blueprint("actions", __name__)
 
@@ -96,7 +95,7 @@ def delete() -> ResponseReturnValue:
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
     # Delete by the key, because a stored entry may have a name that new entries must not have.
-    if not edits.delete(store_of(schedule.app), [row.key]):
+    if not edits.delete(store, [row.key]):
         abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)
     notify(f"Deleted {clipped(name, 100)}.")
@@ -110,7 +109,7 @@ def retry() -> ResponseReturnValue:
     """Release an entry from quarantine, so that a beat reads the entry again."""
     name = entry_name()
     _, row, _ = get_or_404(name)
-    if not edits.make_due(store_of(schedule.app), [row.key]):
+    if not edits.make_due(store, [row.key]):
         problem = "The key is not a hash, so no beat can read the entry. Delete the entry."
         return _redirect_to_entry(problem, "failed")
     audit("retried", name)
@@ -152,14 +151,13 @@ def selected() -> ResponseReturnValue:
         return redirect(url_for("listing.index"), 303)
     if request.form.get("confirmed"):
         return _act_on(action, names)
-    found = static_among(store_of(schedule.app), names)
+    found = static_among(store, names)
     statics = [name for name in names if name in found]
     return render_template("selected.html", action=action, names=names, statics=statics)
 
 
 def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     """Do an action on several entries, and redirect to the list."""
-    store = store_of(schedule.app)
     keys = [store.keys.entry(name) for name in names]
     problems: list[str] = []
     done = 0

@@ -27,13 +27,12 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
 from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, seconds_from
-from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 
 from .auth import audit, problem, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
 from .list import query_of
-from .values import schedule
+from .values import schedule, store
 
 api = Blueprint("api", __name__, url_prefix="/api")
 health = Blueprint("health", __name__)
@@ -237,7 +236,7 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is not None:
         _check_version(record.entry)
-    if not edits.delete(store_of(schedule.app), [row.key]):
+    if not edits.delete(store, [row.key]):
         abort(404, f"There is no entry {name!r}.")
     audit("deleted", name)
     return "", 204

@@ -20,12 +20,12 @@ from redbeat.management.find import record_of
 from redbeat.management.forecast import upcoming_or_problem, zone_of
 from redbeat.presentation import describe, text
 from redbeat.schedule import Record
-from redbeat.storage import store, views
+from redbeat.storage import views
 from redbeat.transfer.entry_file import CALL
 
 from .charts import lateness_chart
 from .list import poll_after
-from .values import now_of, schedule, texts_of, zone
+from .values import now_of, schedule, store, texts_of, zone
 
 entries = Blueprint("entries", __name__)
 
@@ -89,7 +89,7 @@ def show() -> ResponseReturnValue:
     if record.entry is not None:
         runs = record.entry.history
     else:
-        lines = store.store_of(schedule.app).past(row.key).lines if row.is_hash else ""
+        lines = store.past(row.key).lines if row.is_hash else ""
         runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     lateness = partial(late, record.entry)

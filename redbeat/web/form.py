@@ -195,9 +195,6 @@ class EntryForm:
             if not self["rule"]:
                 raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
             table[self["kind"]] = self["rule"]
-        for name, about in CALL.items():
-            if table.get(name) == about.type():
-                table[name] = None
         return table
 
     def change(self, entry: Any) -> None:

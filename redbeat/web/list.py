@@ -15,9 +15,8 @@ from redbeat.calendar.zones import UTC
 from redbeat.entries.status import STATES, quarantine_note
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTED, SORTS, Query, browse
-from redbeat.storage.store import store_of
 
-from .values import now_of, schedule, texts_of
+from .values import now_of, schedule, store, texts_of
 
 listing = Blueprint("listing", __name__)
 
@@ -98,7 +97,6 @@ def index() -> ResponseReturnValue:
 def beats() -> ResponseReturnValue:
     """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
     started = time.monotonic()
-    store = store_of(schedule.app)
     status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)
     names = [store.keys.name_of(key) for key in keys]

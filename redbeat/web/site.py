@@ -27,7 +27,7 @@ from redbeat.config import App, ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.printing import encodable
 from redbeat.schedule import Schedule
-from redbeat.storage import checks, store
+from redbeat.storage import checks
 
 from . import auth, entry, form, values
 from .actions import actions
@@ -182,9 +182,8 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
 
 def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     """Return a page with status 503 that reloads every 5 seconds until Redis answers."""
-    celery = values.schedule.app
-    url = safe_url(ensure_conf(celery).redis_url)
-    cause = checks.explained(error, store.store_of(celery))
+    url = safe_url(ensure_conf(values.schedule.app).redis_url)
+    cause = checks.explained(error, values.store)
     right = str(cause) if isinstance(cause, NoPermissionError) else ""
     kind = type(error).__name__
     page = render_template("redis_unavailable.html", kind=kind, right=right, url=url)

@@ -12,16 +12,18 @@ from werkzeug.local import LocalProxy
 
 from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
-from redbeat.config import ensure_conf
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import call_text, iso, last_run, overdue_text, timing_text
 from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
-from redbeat.storage import layout, views
+from redbeat.storage import views
+from redbeat.storage.store import Store, store_of
 
 #: The schedule of the dashboard that handles the current request.
 schedule: Schedule = LocalProxy(lambda: current_app.extensions["schedule"])  # type: ignore[assignment]
+#: The store of this schedule.
+store: Store = LocalProxy(lambda: store_of(schedule.app))  # type: ignore[assignment]
 
 #: Maximum number of characters that a page shows of a stored string.
 MAX_TEXT: Final = 4000
@@ -159,7 +161,7 @@ def quoted(record: Record) -> str:
 
 def _exact_name(record: Record) -> str:
     """Return the name of the entry in a record; surrogates stand for bytes that are not UTF-8."""
-    return layout.layout_of(ensure_conf(schedule.app)).name_of(record.key)
+    return store.keys.name_of(record.key)
 
 
 def quoted_name(name: str) -> str:
