@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from celery import Celery
-
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving
@@ -120,11 +118,8 @@ class PlannedChange(NamedTuple):
         """A :class:`Change` that describes the planned change for display."""
         if self.row is None:
             return Change(self.name, self.action)
-        if self.action == "unchanged":
-            return Change(self.name, self.action, {}, next_run_of(self.row.score))
-        old = stored_entry(self.entry.app, type(self.entry), self.row)
-        due = next_run_of(_score_of(self.entry))
-        return Change(self.name, self.action, differences(old, self.entry), due)
+        score = self.row.score if self.action == "unchanged" else _score_of(self.entry)
+        return change_of(self.action, self.row, self.entry, score)
 
     def remove(self, store: Store) -> bool:
         """Remove the entry, unless the entry has changed since the plan was made.
@@ -201,7 +196,7 @@ def obstacle(row: views.Shown, static: bool = False) -> str:
 
 
 def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: views.Shown) -> str:
-    old = stored_entry(entry.app, type(entry), row)
+    old = stored_entry(row, entry)
     owner = None if old is None else old.policy_field("managed_by")
     if owner == managed_by:
         return ""
@@ -209,14 +204,12 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: views.S
     return f"is already stored and {by}; with --adopt, this file manages the entry"
 
 
-def stored_entry(
-    app: Celery, entry_class: type[RedBeatSchedulerEntry], row: views.Shown
-) -> RedBeatSchedulerEntry | None:
-    """Return the entry of a ``Shown`` without its history, or None if missing or unreadable."""
+def stored_entry(row: views.Shown, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
+    """Return the entry that ``entry`` replaces, or None if missing or unreadable."""
     if row.definition is None:
         return None
     try:
-        return entry_class.from_definition(app, row.definition, row.policy)
+        return entry.from_definition(entry.app, row.definition, row.policy)
     except DecodeError:
         return None
 
@@ -271,6 +264,14 @@ class Change(NamedTuple):
     fields: Mapping[str, Difference] = {}
     next_run: datetime | None = None
     is_calendar: bool = False
+
+
+def change_of(
+    action: str, row: views.Shown, entry: RedBeatSchedulerEntry, score: float | None
+) -> Change:
+    """Return the change to show of an entry, which will have this score."""
+    fields = {} if action == "unchanged" else differences(stored_entry(row, entry), entry)
+    return Change(str(entry.name), action, fields, next_run_of(score))
 
 
 def differences(

@@ -22,7 +22,7 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage import beats, checks, commands, views, words
+from redbeat.storage import beats, checks, views, words
 from redbeat.storage.outside import outside
 from redbeat.storage.store import Store, store_of
 
@@ -111,9 +111,7 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
         yield from findings
         return
     for kind, repair in REPAIRS.items():
-        keys = [finding.key for finding in findings if finding.kind == kind and finding.fixable]
-        for batch in commands.batches(keys, commands.BATCH):
-            repair(store, batch)
+        repair(store, [finding.key for finding in findings if finding.kind == kind])
     for finding in findings:
         yield replace(finding, fixed=finding.fixable)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
+from operator import gt, lt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -47,7 +48,7 @@ class Filter(NamedTuple):
     enabled: bool | None = None
     static: bool | None = None
     due_before: float | None = None
-    states: frozenset[str] | None = None
+    states: Set[str] | None = None
     fold: bool = False
 
     @classmethod
@@ -88,17 +89,12 @@ class Filter(NamedTuple):
         """Return whether an entry with a given score can meet the conditions of the filter."""
         if self.due_before is not None:
             return score is not None and 0 <= score < self.due_before
-        return score is None or score >= 0 or not self.only_scheduled
-
-    @property
-    def only_scheduled(self) -> bool:
-        """Whether the filter excludes all entries that are never due."""
-        return self.states == frozenset({status.SCHEDULED})
+        return score is None or score >= 0 or self.states != {status.SCHEDULED}
 
     @property
     def only_outside(self) -> bool:
         """Whether the filter selects only entries that are not in the sorted set."""
-        return self.states == frozenset({status.NOT_SCHEDULED})
+        return self.states == {status.NOT_SCHEDULED}
 
     @property
     def seeks_outside(self) -> bool:
@@ -344,7 +340,7 @@ class Search:
     def _scheduled(self) -> Iterator[list[status.Record]]:
         if self._filters.only_parked:
             yield from map(self._new_records, self._walk(PARKED_START))
-            if self._filters.states == frozenset({status.FINISHED}):
+            if self._filters.states == {status.FINISHED}:
                 return
         yield from map(self._new_records, self._walk(None))
         if self._moving:
@@ -564,9 +560,8 @@ def _members_after(
     if cursor is None:
         return members
     position = sort_key((cursor[1], score_in(cursor[0])))
-    if query.sort.startswith("-"):
-        return (member for member in members if sort_key(member) < position)
-    return (member for member in members if sort_key(member) > position)
+    follows = lt if query.sort.startswith("-") else gt
+    return (member for member in members if follows(sort_key(member), position))
 
 
 def _first_page(search: Search, members: list[Member], limit: int, size: int) -> Found:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from itertools import chain, islice, pairwise, takewhile
-from operator import add, gt
+from operator import add, gt, itemgetter
 from typing import Final
 
 from celery.schedules import crontab
@@ -223,11 +223,10 @@ class Periods:
         runs = self.grid(entry)
         if runs is not None:
             return self._count_grid(runs)
-        later = first_runs(entry, self.since, self.end, MAX_RUNS)
-        if type(entry.schedule) is not crontab or known is None or not _has_only_a_rule(entry):
-            return self.count(later)
-        if entry.policy.spread or entry.runs_left is not None or asks_itself(entry.schedule):
-            return self.count(later)
+        is_limited = entry.policy.spread or entry.runs_left is not None
+        is_alike = type(entry.schedule) is crontab and not asks_itself(entry.schedule)
+        if known is None or not is_alike or is_limited or not _has_only_a_rule(entry):
+            return self.count(first_runs(entry, self.since, self.end, MAX_RUNS))
         key = schedule_text(entry.schedule), entry.timezone or ""
         if key not in known:
             known[key] = self.count(self._nominal_instants(entry.occurrence_plan()))
@@ -299,21 +298,20 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     for all entries with this crontab. If ``totals`` is true, each entry has a single count of its
     runs in all periods, so the memory does not grow with the number of periods.
     """
-    found: dict[str, RedBeatSchedulerEntry] = {}
-    counts: dict[str, Sequence[int]] = {}
-    firsts: dict[str, int] = {}
+    found: list[tuple[int, str, Sequence[int], RedBeatSchedulerEntry]] = []
     known: dict[Rule, list[int]] = {}
     sums = [0] * periods.number
     entries, end = _due_before(periods.end, pages, MAX_LOADED)
     for entry in entries:
         each = periods.counts(entry, known)
         if any(each):
-            name = str(entry.name)
             sums = list(map(add, sums, each))
-            firsts[name] = next(index for index, count in enumerate(each) if count)
-            counts[name], found[name] = [sum(each)] if totals else each, entry
-    ordered = {name: counts[name] for name in sorted(counts, key=lambda name: (firsts[name], name))}
-    return Load(periods.start, periods.length, sums, ordered, found, end == periods.end)
+            first = next(index for index, count in enumerate(each) if count)
+            found.append((first, str(entry.name), [sum(each)] if totals else each, entry))
+    found.sort(key=itemgetter(0, 1))
+    counts = {name: each for _, name, each, _ in found}
+    by_name = {name: entry for _, name, _, entry in found}
+    return Load(periods.start, periods.length, sums, counts, by_name, end == periods.end)
 
 
 def first_runs(

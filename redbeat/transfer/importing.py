@@ -142,14 +142,13 @@ class Ready(NamedTuple):
 
     def change(self, action: str, score: float | None) -> Change:
         """Return the change to show; ``score`` is the one to store, or the stored one."""
-        incoming, row, entry = self.incoming, self.row, self.entry
-        old = apply.stored_entry(entry.app, type(entry), row)
-        fields = {} if action == "unchanged" else apply.differences(old, entry)
+        incoming, row, more = self.incoming, self.row, {}
         if incoming.meta and incoming.meta != row.meta:
-            fields["meta"] = Difference(row.meta or None, incoming.meta)
+            more["meta"] = Difference(row.meta or None, incoming.meta)
         if incoming.static and not row.static:
-            fields["static"] = Difference(False, True)
-        return Change(str(entry.name), action, fields, apply.next_run_of(score))
+            more["static"] = Difference(False, True)
+        change = apply.change_of(action, row, self.entry, score)
+        return change._replace(fields={**change.fields, **more})
 
     def write(self, now: float) -> Write:
         """Return the write that stores the entry over the row; ``now`` is the time of Redis."""
