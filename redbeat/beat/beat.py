@@ -525,17 +525,13 @@ class Beat:
         try:
             rule = self.rules.rule_of(row)
             run = load.run_of(row, rule, now)
-            exclusion = self.rules.exclusion_of(rule) if rule.policy.exclude else None
+            plan, inbox = self.rules.plan_of(rule), read_inbox(row.inbox) if row.inbox else []
         except Exception as error:
             self._cannot_load(row, error, now)
             return
         try:
-            run.verdict = verdicts.judge(
-                *(rule, run.history, run.state, read_inbox(row.inbox) if row.inbox else (), now),
-                float(row.score or now),
-                exclusion=exclusion,
-                app_zone=self.rules.zone,
-            )
+            words = (run.history, run.state, now, float(row.score or now), self.rules.zone)
+            run.verdict = verdicts.judge(verdicts.Known(rule, plan, *words), inbox)
         except Exception as error:
             if isinstance(error, InvalidEntryError) or not rule.asks:
                 self._cannot_load(row, error, now)

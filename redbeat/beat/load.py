@@ -83,9 +83,13 @@ class Rules:
         self._calendars = texts
         self._exclusion.cache_clear()
 
-    def exclusion_of(self, rule: Rule) -> Exclusion:
-        """Return the calendars that a rule names; raises :exc:`DecodeError`."""
-        return self._exclusion(rule.policy.exclude, rule.plan.zone or UTC, rule.policy.on_excluded)
+    def plan_of(self, rule: Rule) -> Plan:
+        """Return the plan of a rule with its calendars; raises :exc:`DecodeError`."""
+        names, plan = rule.policy.exclude, rule.plan
+        if not names:
+            return plan
+        exclusion = self._exclusion(names, plan.zone or UTC, rule.policy.on_excluded)
+        return replace(plan, exclusion=exclusion)
 
     def _make_exclusion(self, names: tuple[str, ...], zone: tzinfo, moves: str) -> Exclusion:
         found = calendars.decode_calendars(self._calendars, names)

@@ -28,7 +28,6 @@ from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
 from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
-from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.next_run import MIN_EVERY
 
 #: What becomes of an entry without further runs, or with too many failed runs.
@@ -107,9 +106,9 @@ class Rest(NamedTuple):
 class Known:
     """What a verdict is made from.
 
-    ``state`` has the inbox taken in, ``plan`` has the calendars, ``score`` is that of the look.
-    ``decision`` is the one about the schedule's run, if that run leaves. ``notes`` are lines to log
-    once the change is done: level, message, arguments.
+    ``plan`` has the calendars, ``now`` is the time of Redis at the look, and ``score`` that of the
+    entry, in UNIX seconds. The inbox is taken into ``state``. ``app_zone`` is the time zone of the
+    app. ``notes`` are lines to log once the change is done: level, message, arguments.
     """
 
     rule: Rule
@@ -119,7 +118,6 @@ class Known:
     now: float
     score: float
     app_zone: tzinfo | None = None
-    decision: Decision | None = None
     notes: tuple[Note, ...] = ()
 
     def note(self, level: int, message: str, *args: Any) -> None:
@@ -157,23 +155,9 @@ class Verdict(NamedTuple):
     ends: tuple[Ended, ...] = ()
 
 
-def judge(
-    rule: Rule,
-    history: History,
-    state: State,
-    inbox: Sequence[Said],
-    now: float,
-    score: float,
-    *,
-    exclusion: Exclusion | None = None,
-    app_zone: tzinfo | None = None,
-) -> Verdict:
-    """Return the verdict about an entry at ``now``, whose score was ``score`` (UNIX seconds).
-
-    ``app_zone`` is the time zone of the app. Raises whatever the schedule raises.
-    """
-    plan = rule.plan if exclusion is None else replace(rule.plan, exclusion=exclusion)
-    known = Known(rule, plan, history, state, now, score, app_zone)
+def judge(known: Known, inbox: Sequence[Said]) -> Verdict:
+    """Return the verdict about an entry and its inbox. Raises whatever the schedule raises."""
+    state, now = known.state, known.now
     if not (inbox or state.hold or state.waiting):
         return judge_schedule(known)
     held, ends = state.hold, ends_in(inbox, now)
@@ -338,7 +322,7 @@ def _rest_of_held(known: Known, held: Hold) -> Rest:
     """Return what is stored after a held run that counts as sent."""
     if held.kind != SCHEDULED:
         send = Send(held.kind, from_timestamp(held.at), held.trigger, 0, held)
-        return _rest_of_waiting(known, send, _following(known, held))
+        return _rest_of_waiting(known, send, _following(known, send))
     state = _state_after(known, held.at if held.anchor is None else held.anchor)
     return _with_finish(known, Rest(_score_after(known, state, counted=True), state, counts=True))
 
@@ -394,7 +378,6 @@ def judge_schedule(known: Known) -> Verdict:
     if is_running(known):
         return Verdict(None, _overlapping(known, decision), known)
     send = Send(SCHEDULED, at, "", decision.missed, None)
-    known.decision = decision
     after = _state_after(known, (decision.anchor or at).timestamp())
     rest = _with_finish(known, Rest(score_of(decision.next_at), after, True))
     return _leaving(known, send, rest)
@@ -655,13 +638,12 @@ def _instants(known: Known, backfill: Backfill) -> Iterator[datetime]:
     return backfill.instants(partial(known.plan.occurrences_from, _anchor(known)))
 
 
-def _following(known: Known, held: Hold) -> datetime | None:
-    """Return the nominal time of the run that follows a held run of a backfill, None if none."""
-    at = from_timestamp(held.at)
+def _following(known: Known, sent: Send) -> datetime | None:
+    """Return the nominal time of the run that follows a run of a backfill, None if none."""
     for one in known.state.backfills:
-        if one.id == held.trigger:
+        if one.id == sent.id:
             with suppress(ValueError, OverflowError, OSError):
-                return next((instant for instant in _instants(known, one) if instant > at), None)
+                return next((at for at in _instants(known, one) if at > sent.at), None)
     return None
 
 
@@ -754,8 +736,7 @@ def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bo
         new.hold, new.failing, new.due = None, None, None
         meta = _merged(fresh, known, verdict.rest, new, left)
     else:
-        held = known.state.hold or Hold(send.kind, send.at.timestamp(), "", 0.0, send.id)
-        new = _rest_of_waiting(fresh, send, _following(fresh, held)).state
+        new = _rest_of_waiting(fresh, send, _following(fresh, send)).state
     if left:
         new.running = _running(rule, task_id, run.now)
     return Rest(run.now, new, meta=meta, line=line)

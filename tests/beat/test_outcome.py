@@ -59,7 +59,8 @@ class World:
         rule = rule_of(schedule=schedule(timedelta(minutes=1)), policy=Policy.of(policy))
         row = Row(rule.key, str(AT.timestamp()), "{}", None, None, None, None)
         run = Run(row, rule, State(identity="i"), History(), AT.timestamp() + 0.25)
-        run.verdict = verdicts.judge(rule, run.history, run.state, [], run.now, AT.timestamp())
+        words = (rule, rule.plan, run.history, run.state, run.now, AT.timestamp())
+        run.verdict = verdicts.judge(verdicts.Known(*words), [])
         run.task_id = run.own_id = "id"
         run.left = True
         changes = {

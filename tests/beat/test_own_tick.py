@@ -10,7 +10,7 @@ from redbeat.beat.trouble import Suspects
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.history import History, encode_meta
 from redbeat.entries.state import SCHEDULED, Hold, State
-from redbeat.entries.verdicts import Verdict, asked, judge
+from redbeat.entries.verdicts import Known, Verdict, asked, judge
 from redbeat.storage.rows import Hand
 from tests.entries.test_verdicts import HOUR, MINUTE, NOW, rule_of
 
@@ -20,7 +20,8 @@ def verdict_of(
 ) -> Verdict:
     """Return the verdict about an hourly entry that ran a minute ago."""
     history = History.read(encode_meta(from_timestamp(last), 1))
-    return judge(rule_of(HOUR, **rule), history, state or State(), [], NOW, score)
+    one = rule_of(HOUR, **rule)
+    return judge(Known(one, one.plan, history, state or State(), NOW, score), [])
 
 
 def test_the_object_of_an_entry_decides_before_its_time() -> None:

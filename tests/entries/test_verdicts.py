@@ -41,6 +41,7 @@ from redbeat.entries.state import (
     trigger_line,
 )
 from redbeat.entries.verdicts import (
+    Known,
     Rest,
     Verdict,
     hold,
@@ -116,8 +117,8 @@ class Entry:
 
     def judge(self, now: float) -> Verdict:
         inbox = read_inbox("[" + ",\n".join(self.inbox) + "]")
-        words = (self.rule, self.history, self.now, inbox, now, self.score)
-        return judge(*words, exclusion=self.exclusion)
+        plan = replace(self.rule.plan, exclusion=self.exclusion)
+        return judge(Known(self.rule, plan, self.history, self.now, now, self.score), inbox)
 
     def store(self, recorded: Rest, verdict: Verdict | None = None, *, run: bool) -> None:
         state = recorded.state
@@ -213,7 +214,8 @@ def test_an_entry_runs_and_is_due_again() -> None:
 def test_what_is_not_due_changes_nothing() -> None:
     entry = Entry(rule_of())
     state = entry.now
-    verdict = judge(entry.rule, entry.history, state, [], NOW + 59, NOW)
+    known = Known(entry.rule, entry.rule.plan, entry.history, state, NOW + 59, NOW)
+    verdict = judge(known, [])
     assert (verdict.send, verdict.rest.score, verdict.take) == (None, NOW + 60, "")
     assert verdict.rest.state is state
 
@@ -677,7 +679,8 @@ def test_a_live_hold_is_left_alone() -> None:
     entry.hold(NOW + 61)
     state = entry.now
     inbox = read_inbox(f"[{trigger_line('t1', NOW)},\n{ended('another')}]")
-    verdict = judge(entry.rule, entry.history, state, inbox, NOW + 70, NOW + 61)
+    known = Known(entry.rule, entry.rule.plan, entry.history, state, NOW + 70, NOW + 61)
+    verdict = judge(known, inbox)
     assert (verdict.send, verdict.rest.score, verdict.take) == (None, NOW + 91, "")
     assert verdict.rest.state is state
 
