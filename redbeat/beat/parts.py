@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from redbeat.beat.lock import BeatLock
+from redbeat.beat.lock import BeatLock, new_token
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.cluster import node_of
@@ -87,26 +87,23 @@ class PartedBeat:
         conf = ensure_conf(scheduler.app)
         self._clock: Callable[[], float] = scheduler.clock
         self._layout = layout_of(conf)
-        lock_key, timeout = scheduler.lock_key, scheduler.lock_timeout
+        lock_key = scheduler.lock_key
+        terms = (scheduler.lock_timeout, self._clock, new_token(), self._silence_of)
         self.locks: list[BeatLock | None] = []
         for number, store in enumerate(stores):
             key = lock_key and self._layout.lock_key(number, lock_key)
-            token = self.locks[0].token if self.locks and self.locks[0] else None
-            terms = (self._clock, token, self._silence_of)
-            self.locks.append(BeatLock(store, key, timeout, *terms) if key else None)
+            self.locks.append(BeatLock(store, key, *terms) if key else None)
         #: The numbers of the parts on which this beat works. Every beat works on the first one.
         self.owned: set[int] = {0}
         #: The parts that now belong to other beats, but whose locks this beat may still hold.
         self._leaving: set[int] = set()
         self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
         self._parts = [
-            Part(number, Beat(scheduler, *terms, shared))
-            for number, terms in enumerate(zip(stores, self.locks, statics, strict=True))
+            Part(number, Beat(scheduler, *own, shared))
+            for number, own in enumerate(zip(stores, self.locks, statics, strict=True))
         ]
         self.health = BeatHealth(self._clock)
         self.executor = _executor(self._client, conf, len(stores))
-        #: The servers that failed, and the local time when to try each of them again.
-        self._retry_at: dict[object, float] = {}
         #: The local times of the last read of the list of beats, and of the last tick of part 0.
         self._looked_at = self._first_ticked_at = -math.inf
         #: The local time of the last request of each beat to the first part.
@@ -150,7 +147,8 @@ class PartedBeat:
             pause = part.beat.tick()
             part.beat.settle()
             part.next_at = self._clock() + pause
-            self._note_server(part)
+            if not part.beat.available:
+                self._hold_back(part)
             if stop.pending:
                 return 0.0
             if self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
@@ -161,32 +159,24 @@ class PartedBeat:
         return self._pause()
 
     def _due(self) -> list[Part]:
-        """Return the parts to ask: one for each server that failed, when it is tried again."""
+        """Return the parts to ask; of those that failed on one server, only one."""
         now, found, tried = self._clock(), [], set[object]()
         for part in sorted(self._own_parts(), key=lambda part: part.next_at):
-            server = self._failed_server(part)
-            if self._next_at(part) <= now and server not in tried:
+            server = None if part.beat.available else self._server_of(part)
+            if part.next_at <= now and server not in tried:
                 found.append(part)
                 tried |= {server} - {None}
         return found
 
-    def _failed_server(self, part: Part) -> object:
-        """Return the server of a part if it failed, else None."""
-        server = self._server_of(part.number) if self._retry_at else None
-        return server if server in self._retry_at else None
-
-    def _next_at(self, part: Part) -> float:
-        return max(part.next_at, self._retry_at.get(self._failed_server(part), -math.inf))
-
-    def _note_server(self, part: Part) -> None:
-        """Note when to try a server again that failed, once for all of its parts.
+    def _hold_back(self, failed: Part) -> None:
+        """Let all parts of a server that failed wait until it is tried again.
 
         A client of a cluster asks for all nodes after a failure, and connects to them again.
         """
-        if not part.beat.available:
-            self._retry_at[self._server_of(part.number)] = part.next_at
-        elif self._retry_at:
-            self._retry_at.pop(self._server_of(part.number), None)
+        server = self._server_of(failed)
+        for part in self._own_parts():
+            if self._server_of(part) == server:
+                part.next_at = max(part.next_at, failed.next_at)
 
     def _ask(self, parts: Iterable[Part]) -> None:
         """Carry out the first turn of the next tick of parts, in threads."""
@@ -220,9 +210,8 @@ class PartedBeat:
         now = self._clock()
         times = [self._looked_at + LOOK_INTERVAL]
         for part in self._own_parts():
-            next_at = self._next_at(part)
-            waits = part.asked is not None or self._failed_server(part) is not None
-            times.append(max(next_at, now + ANSWER_POLL) if waits else next_at)
+            waits = part.asked is not None or not part.beat.available
+            times.append(max(part.next_at, now + ANSWER_POLL) if waits else part.next_at)
         return max(min(times) - now, 0.0)
 
     def _own_parts(self) -> list[Part]:
@@ -298,12 +287,13 @@ class PartedBeat:
         return [self.stores[number].keys.wakeup for number in numbers]
 
     def wake(self, channel: str) -> bool:
-        """Let the next tick ask the part with this wake-up channel; return whether it is owned."""
+        """Let the next tick ask the part with this wake-up channel; return whether it will."""
         channels = [store.keys.wakeup for store in self.stores]
         number = channels.index(channel) if channel in channels else -1
-        if number in self.owned:
+        answers = self._answers(number)
+        if answers:
             self._parts[number].next_at = -math.inf
-        return number in self.owned
+        return answers
 
     # -- more methods of a beat ----------------------------------------------------------------
 
@@ -359,7 +349,7 @@ class PartedBeat:
         broken: set[object] = set()
         errors: list[Exception] = []
         for part in reversed(self._parts):
-            server = self._server_of(part.number)
+            server = self._server_of(part)
             if server in broken:
                 continue
             try:
@@ -370,10 +360,10 @@ class PartedBeat:
         if errors:
             raise errors[0]
 
-    def _server_of(self, number: int) -> object:
+    def _server_of(self, part: Part) -> object:
         """Return a value that identifies the server of a part, "" if it is unknown."""
         try:
-            node = node_of(self._client, self.stores[number].keys.schedule)
+            node = node_of(self._client, self.stores[part.number].keys.schedule)
         except (RedisError, OSError):
             return ""
         if node is self._client:
