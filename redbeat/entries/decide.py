@@ -101,6 +101,13 @@ class Plan:
             return occurrences.latest_run(self.schedule, first, until, self.zone)
         return self.exclusion.latest_run(self.schedule, first, until)
 
+    def excludes(self, *instants: datetime | None) -> bool:
+        """Return whether a calendar excludes one of some instants."""
+        exclusion = self.exclusion
+        if exclusion is None:
+            return False
+        return any(instant is not None and exclusion.excludes(instant) for instant in instants)
+
     def after(self, instant: datetime) -> datetime | None:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
@@ -335,18 +342,28 @@ def decide(
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = occurrences.finder_of(schedule)
-    if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
+    if (find is not None and last_run_at is not None and anchor is not None) and (
+        policy is DEFAULT or keeps_times(policy)
+    ):
         # Most decisions take this fast path, because decide_by_policy() takes three times as long.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
-        if upcoming > now:
+        if upcoming > now and plan.exclusion is None:
             return Decision(None, upcoming)
         following = find(schedule, upcoming, zone)
-        if following is None or following > now:
+        is_one = upcoming <= now and (following is None or following > now)
+        if is_one and (plan.exclusion is None or not plan.excludes(upcoming, following)):
             return Decision(upcoming, following)
     decision = decide_by_policy(plan, last_run_at, anchor, now, min(due, now))
     return within_max_runs(decision, policy, runs)
+
+
+def keeps_times(policy: Policy) -> bool:
+    """Return whether a policy neither moves nor limits the runs of a schedule, but by calendars."""
+    limits = policy.max_runs, policy.misfire_grace_time, policy.start_time, policy.end_time
+    moves = policy.jitter or policy.spread or policy.on_excluded != "skip"
+    return limits == (None, None, None, None) and not moves
 
 
 def decide_after_change(

@@ -302,8 +302,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "due-now-is-not-due",
         "An occurrence at exactly the present is not coalesced with the one before.",
         "entries/decide.py",
-        "if following is None or following > now:",
-        "if following is None or following >= now:",
+        "(following is None or following > now)",
+        "(following is None or following >= now)",
         ("tests/entries/test_occurrences.py",),
     ),
     Mutant(
