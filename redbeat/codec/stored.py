@@ -232,9 +232,12 @@ def moment_in(value: Any) -> datetime | None:
 
 def lines_in(text: str | None) -> list[str]:
     """Return the elements of a JSON array with one element a line, each as JSON."""
-    if text is None or not text.startswith("[") or not text.endswith("]") or text == "[]":
+    if text is None or not text.startswith("[") or not text.endswith("]"):
         return []
-    return text[1:-1].split(",\n")
+    lines = text[1:-1]
+    if lines.endswith(",\n"):
+        lines = lines.rstrip(",\n")  # without empty lines at the end, as the scripts read them
+    return lines.split(",\n") if lines else []
 
 
 def texts_in(text: str | None) -> list[str]:

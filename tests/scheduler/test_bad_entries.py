@@ -217,6 +217,14 @@ def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) 
         assert entry.status.state
 
 
+@pytest.mark.parametrize("inbox", ['[["trigger",{},1],\n0.5,\n]', "[,\n]", "[,\n,\n]", "[", "[]"])
+def test_an_inbox_that_ends_with_nothing_is_taken_in(world: World, inbox: str) -> None:
+    key = world.put("odd", last_run_at=world.ago(30))
+    world.client.hset(key, "inbox", inbox)
+    world.scheduler().tick()  # does not end, if the entry stays due
+    assert world.score("odd") == world.later(30)
+
+
 def refuse() -> None:
     """Raise the error of a message that cannot be published."""
     raise ValueError("refused")

@@ -10,10 +10,14 @@
 -- stays; and whether there was one.
 
 local function inside(text)
-  if text and #text > 2 and string.byte(text) == 91 and string.byte(text, -1) == 93 then
-    return string.sub(text, 2, -2)
+  if not text or string.byte(text) ~= 91 or string.byte(text, -1) ~= 93 then
+    return nil
   end
-  return nil
+  local lines = string.sub(text, 2, -2)
+  if string.sub(lines, -2) == ',\n' then  -- an empty last line, by which no change could say
+    lines = string.gsub(lines, '[,\n]+$', '')  -- how far it took the lines in
+  end
+  return lines ~= '' and lines or nil
 end
 
 local function bracketed(lines)
