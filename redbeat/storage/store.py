@@ -99,6 +99,8 @@ class Store(Reading):
         super().__init__(client, keys)
         self.parts: Sequence[Store] = (self,)
         self._repeats = repeats
+        self._is_mock = is_mock(client)  # in a test of a program
+        self._begins = runs_once(client) and not repeats
         self._aside = key_aside(keys.prefix, "")
         self._replicas = Replicas(wait_replicas)
         self._leads = self._noted = False
@@ -117,7 +119,7 @@ class Store(Reading):
 
         See :func:`redbeat.storage.scripts.overlaps` for when the client may be used in between.
         """
-        if is_mock(self.client):  # in a test of a program
+        if self._is_mock:
             answers = [Answer(DONE)] * len(request.changes)
             reply = Reply(LEADS, time(), None, 0, request.token, 0.0, answers, [])
             return lambda: reply
@@ -134,7 +136,7 @@ class Store(Reading):
             self._noted = True  # If the reply is lost, the note may be there.
         lock = [request.lock[0]] if request.lock else []
         keys = [self.keys.schedule, self.keys.statics, self.keys.wakeup, *lock]
-        if runs_once(self.client) and not self._repeats:
+        if self._begins:
             waits = bool(request.changes) and self._replicas.required
             then = self._replicas.wait if waits else None
             read = load_script("turn").begin(self.client, keys, args, then)
