@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in, record_in, string_in
 from redbeat.config import ensure_conf
-from redbeat.decoder import decode
 from redbeat.entries import runs, verdicts
 from redbeat.entries.changes import state_of
+from redbeat.entries.definition import decode_policy
 from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import Policy
 from redbeat.entries.runs import Occurrence, RunResult
@@ -285,12 +284,10 @@ def overdue_of(row: Shown, name: str, now: float) -> Overdue | None:
     texts = f"{row.policy}{row.definition or ''}"
     if row.problem or row.score is None or row.score < 0 or '"expect_within"' not in texts:
         return None
-    fields: dict[str, Any] = dict(record_in(row.definition or ""))
-    with suppress(DecodeError, ValueError, TypeError):
-        fields.update(decode(row.policy or "{}", "policy"))
     try:
+        fields = decode_policy(row.policy or "", record_in(row.definition or ""))
         policy = Policy.of({name: fields.get(name) for name in ("expect_within", "start_time")})
-    except InvalidEntryError:  # a beat quarantines an entry with an invalid policy
+    except (DecodeError, InvalidEntryError):  # a beat quarantines an entry with an invalid policy
         return None
     if policy.expect_within is None or not fields.get("enabled", True):
         return None
