@@ -319,12 +319,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         stored = _decoded(cls, "definition", definition)
         arguments = definitions.decode_policy(policy, stored, cls.foreign_fields)
-        has_lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
+        restore_lazy(arguments, policy)
+        texts, pause = (definition, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
-            entry.saved_state = entry.saved_state._replace(
-                texts=(definition, policy), has_lazy=has_lazy, pause=pause
-            )
+            entry.saved_state = entry.saved_state._replace(texts=texts, pause=pause)
             return entry
         except Exception as error:
             # The JSON is valid, so the error comes from user code: from a schedule, or from an

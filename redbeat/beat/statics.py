@@ -136,8 +136,6 @@ class Statics:
             # A schedule that was changed in Redis is not replaced.
             if entry.schedule == stored.schedule:
                 entry.schedule = static_entry.schedule
-        if not entry.saved_state.has_lazy:
-            return
         try:
             entry.args = lazy.resolved(entry.args, static_entry and static_entry.args, ("args",))
             kwargs = static_entry and static_entry.kwargs

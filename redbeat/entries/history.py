@@ -104,8 +104,6 @@ class SavedState(NamedTuple):
             history of the entry only if the history has changed.
         identity: a random id that distinguishes the stored entry from deleted entries with the same
             name; "" if the entry has no identity.
-        has_lazy: whether an argument is a placeholder for a function that only ``beat_schedule``
-            contains.
         pause: the operator's pause of the entry, None if no operator paused the entry.
         new_identity: the identity to store if the entry is new, in all attempts of one save.
         before_restart: the last run and the run count before a save restarted a finished entry,
@@ -117,7 +115,6 @@ class SavedState(NamedTuple):
     last_run_at: Any = None
     total_run_count: int = 0
     identity: str = ""
-    has_lazy: bool = False
     pause: Pause | None = None
     new_identity: str = ""
     before_restart: tuple[Any, int] | None = None

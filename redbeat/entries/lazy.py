@@ -61,21 +61,18 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
     return ({**definition, **walked}, {FIELD: paths}) if paths else (definition, {})
 
 
-def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
-    """Replace each placeholder with a :class:`LazyArgument`; return whether a placeholder exists.
+def restore_lazy(arguments: dict[str, Any], policy: str) -> None:
+    """Replace each placeholder with a :class:`LazyArgument`.
 
     Raises :exc:`DecodeError` if a path in the policy does not exist in the constructor arguments.
     """
-    if f'"{FIELD}"' not in policy:
-        return False
-    paths = decode(policy, "policy").get(FIELD, [])
+    paths = decode(policy, "policy").get(FIELD, []) if f'"{FIELD}"' in policy else []
     try:
         for first, *path in paths:
             arguments[first] = _restore_at(arguments[first], path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         problem = f"contains a path that the arguments do not have; remove this path ({error!r})"
         raise DecodeError(f"policy.{FIELD}", problem) from error
-    return bool(paths)
 
 
 def _restore_at(value: Any, path: list[Any]) -> Any:

@@ -471,7 +471,7 @@ def _note_saved(save: _Save, change: Change) -> None:
     state = state_of(row)
     past = (entry.last_run_at, entry.total_run_count, state.identity)
     texts = save.texts or known.texts
-    entry.saved_state = SavedState(texts, *past, known.has_lazy, state.pause, row=row)
+    entry.saved_state = SavedState(texts, *past, state.pause, row=row)
 
 
 # -- the history alone -----------------------------------------------------------------------------
