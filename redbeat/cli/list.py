@@ -32,18 +32,8 @@ CHUNK: Final = 10_000
 
 
 @command("list")
-@option(
-    "--pattern",
-    metavar="GLOB",
-    example="'billing-*'",
-    help="List only entries whose name matches this pattern.",
-)
-@option(
-    "--task",
-    metavar="GLOB",
-    example="'proj.tasks.*'",
-    help="List only entries whose task name matches this pattern.",
-)
+@option("--pattern", metavar="GLOB", help="List only entries whose name matches this pattern.")
+@option("--task", metavar="GLOB", help="List only entries whose task name matches this pattern.")
 @option(
     "--state",
     "states",

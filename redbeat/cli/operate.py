@@ -25,7 +25,6 @@ names_or_pattern: Final = options(
     option(
         "--match",
         metavar="GLOB",
-        example="'billing-*'",
         help="Select all entries whose name matches this pattern, after a confirmation.",
     ),
     option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
@@ -103,11 +102,7 @@ def report_changed(
 
 @command("pause")
 @names_or_pattern
-@option(
-    "--note",
-    example="'broken export, ask Ann'",
-    help="Reason for the pause, which 'show' and the dashboard display.",
-)
+@option("--note", help="Reason for the pause, which 'show' and the dashboard display.")
 def pause(console: Console, note: str | None, **selection: Any) -> None:
     """Pause entries until they are resumed."""
     paused = select_names(console, "Pause", paused=False, **selection)

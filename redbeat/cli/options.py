@@ -31,6 +31,7 @@ CLEARED: Final = object()
 class ExampleOption(CeleryOption):
     """A command-line option whose error messages include ``example``, a valid value.
 
+    An option that takes any text has no example.
     A ``clearable`` option also accepts the word ``none``, and then has the value :data:`CLEARED`.
     """
 

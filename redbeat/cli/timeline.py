@@ -87,7 +87,6 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     "--pattern",
     metavar="GLOB",
     default="*",
-    example="'billing-*'",
     help="Draw only entries whose name matches this pattern.",
 )
 @option(

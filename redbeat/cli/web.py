@@ -72,7 +72,6 @@ def checked_token(text: str) -> str:
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    example="schedule.example.com",
     help="Host name that browsers may use, in addition to the names of this machine.",
 )
 @option("--behind-proxy", is_flag=True, help="Trust the X-Forwarded headers of one proxy.")

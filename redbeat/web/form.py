@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -164,17 +165,20 @@ class EntryForm:
         """A warning about a rule that is valid, or ""."""
         return rule_text.cron_warning(self["rule"]) if self["kind"] == "cron" else ""
 
-    def add_error(self, error: InvalidEntryError | DecodeError) -> None:
+    @contextmanager
+    def errors_noted(self) -> Iterator[None]:
         """Add an error to the invalid field, or to the whole form if no field is the cause."""
-        if isinstance(error, DecodeError):
+        try:
+            yield
+        except DecodeError as error:
             self.errors[""] = str(error)
-            return
-        head = error.field.replace("[", ".").partition(".")[0]
-        name = "rule" if head in ("schedule", *rule_text.KINDS) else head
-        if name in FIELDS or name in TEXTS:
-            self.errors[name] = error.problem
-        else:
-            self.errors[""] = str(error)
+        except InvalidEntryError as error:
+            head = error.field.replace("[", ".").partition(".")[0]
+            name = "rule" if head in ("schedule", *rule_text.KINDS) else head
+            if name in FIELDS or name in TEXTS:
+                self.errors[name] = error.problem
+            else:
+                self.errors[""] = str(error)
 
     def table(self, has_rule: bool = True) -> dict[str, Any]:
         """Return the JSON values of the fields by name; None stands for the default value.
@@ -220,31 +224,26 @@ class EntryForm:
         """
         if self.errors:
             return []
-        try:
+        with self.errors_noted():
             if entry is None:
                 changed = self.new_entry(name="new", task="task")
             else:
                 changed = copy(entry)
                 self.change(changed)
                 saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
-            runs: list[datetime] = changed.upcoming(PREVIEWED)
-        except (InvalidEntryError, DecodeError) as error:
-            self.add_error(error)
-            return []
-        return runs
+            return list(changed.upcoming(PREVIEWED))
+        return []
 
 
 def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
     """Return the page with the form; ``name`` is None for a new entry."""
-    context: dict[str, Any] = {"name": name, "form": form, "kinds": rule_text.KINDS, "record": None}
-    context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS, fields=FIELDS)
-    context.update(policy_fields=RULED_FIELDS, has_no_text=False)
+    context: dict[str, Any] = {"name": name, "form": form, "kinds": rule_text.KINDS}
+    context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS)
+    context.update(policy_fields=RULED_FIELDS, record=None, now=datetime.now(UTC))
     if name is not None:
         seconds, _, record = get_or_404(name)
         context.update(record=record, now=now_of(seconds))
-        context["has_no_text"] = entry is not None and describe.rule_of(entry.schedule) is None
-    else:
-        context["now"] = datetime.now(UTC)
+    context["has_no_text"] = entry is not None and describe.rule_of(entry.schedule) is None
     context["preview"] = form.preview(entry) if name is not None or form["rule"] else []
     tasks = (task for task in sorted(schedule.app.tasks) if not task.startswith("celery."))
     context["tasks"] = list(islice(tasks, SUGGESTED))
@@ -271,17 +270,17 @@ def save() -> ResponseReturnValue:
     name, form = entry_name(), EntryForm.read(request.form)
     entry = entry_or_error(name)
     try:
-        if pauses.digest(*entry.seen_texts) != form.seen:
-            raise ConflictError(name)
-        stored = copy(entry)
-        form.change(entry)
-        changes = apply.differences(stored, entry)
-        entry.save(if_unchanged=True)
-    except (InvalidEntryError, DecodeError) as error:
-        form.add_error(error)
-        return _page(name, entry_or_error(name), form, 422)
+        with form.errors_noted():
+            if pauses.digest(*entry.seen_texts) != form.seen:
+                raise ConflictError(name)
+            stored = copy(entry)
+            form.change(entry)
+            changes = apply.differences(stored, entry)
+            entry.save(if_unchanged=True)
     except ConflictError:
         return _conflict(name, form)
+    if form.errors:
+        return _page(name, entry_or_error(name), form, 422)
     if not changes:
         notify("Nothing was changed: the form has the stored values.")
         return redirect(entry_url(name), 303)
@@ -295,11 +294,9 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     """Return the form, with the changes that saving the form would make to the stored entry."""
     entry = entry_or_error(name)
     changed = copy(entry)
-    try:
+    with form.errors_noted():
         form.change(changed)
         form.conflict = apply.differences(entry, changed)
-    except (InvalidEntryError, DecodeError) as error:
-        form.add_error(error)
     form.errors[""] = (
         "Somebody else has changed this entry since you opened this form. If you save the form "
         "again, your values replace the stored values."
@@ -325,14 +322,14 @@ def create() -> ResponseReturnValue:
     """Save a new entry, unless an entry with the same name is already stored."""
     form = EntryForm.read(request.form)
     try:
-        entry = form.new_entry()
-        entry.save(if_unchanged=True)
-    except (InvalidEntryError, DecodeError) as error:
-        form.add_error(error)
-        return _page(None, None, form, 422)
+        with form.errors_noted():
+            entry = form.new_entry()
+            entry.save(if_unchanged=True)
     except ConflictError:
         form.errors["name"] = "an entry with this name exists; choose another name"
         return _page(None, None, form, 409)
+    if form.errors:
+        return _page(None, None, form, 422)
     name = str(entry.name)
     audit("created", name)
     notify("The entry was created.")

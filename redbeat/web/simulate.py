@@ -10,7 +10,7 @@ from typing import Any, Final
 from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import InvalidEntryError
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation.rule_text import KINDS
 from redbeat.presentation.text import in_zone
@@ -81,14 +81,15 @@ def show() -> ResponseReturnValue:
     now = now_of(seconds)
     period, form = Period.read(now), EntryForm.read(request.args, RULE)
     context: dict[str, Any] = {"name": name, "period": period, "form": form, "kinds": KINDS}
-    changed = _changed(entry, form)
-    found = None
+    changed = found = None
+    if form["rule"]:
+        changed = copy(entry)
+        with form.errors_noted():
+            form.change(changed)
     if not period.error and not form.errors:
         since, until = period.instants
-        try:
+        with form.errors_noted():
             found = runs_of([(entry, changed)], since, until, now)
-        except (InvalidEntryError, DecodeError) as error:
-            form.add_error(error)
     if found is not None:
         (result,) = found.entries.values()
         runs = [
@@ -99,16 +100,3 @@ def show() -> ResponseReturnValue:
         context.update(counts=result.count(), changes=found.clock_changes())
     code = 422 if period.error or form.errors else 200
     return render_template("simulate.html", now=now, **context), code
-
-
-def _changed(entry: Any, form: EntryForm) -> Any:
-    """Return the entry with the rule in the form, or None if the form is empty or not valid."""
-    if not form["rule"]:
-        return None
-    changed = copy(entry)
-    try:
-        form.change(changed)
-    except (InvalidEntryError, DecodeError) as error:
-        form.add_error(error)
-        return None
-    return changed
