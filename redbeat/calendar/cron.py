@@ -5,7 +5,7 @@ from __future__ import annotations
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 import re
 from calendar import monthrange
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property, lru_cache
@@ -74,36 +74,14 @@ def celery_field(field: str, text: str) -> str:
     """Return the text of a crontab field in the form that Celery reads.
 
     In ``day_of_week``, 7 means Sunday, as in cron; Celery knows only 0. Raises ``ValueError`` if
-    Celery would misread an item of the text.
+    Celery would misread an item of the text: it reads only the first three letters of a name, and
+    ignores the text after a range or a step. For example, Celery reads ``mon#1`` as Monday. Celery
+    itself checks whether the numbers are in range.
     """
-    items = text.split(",")
-    for item in items:
-        check_cron_item(field, item)
-    return ",".join(map(_without_seven, items)) if field == "day_of_week" else text
+    return ",".join(_celery_item(field, item) for item in text.split(","))
 
 
-def _without_seven(item: str) -> str:
-    """Return an item of the weekday field as the days that it means, if it contains 7."""
-    match = ITEM.fullmatch(item)
-    value, _, first, last, step = match.groups() if match else (None,) * 5
-    days = filter(None, (value or first, value or last))
-    numbers = [int(day) if day.isdigit() else weekday(day) for day in days]
-    if max(numbers, default=0) != SUNDAY:
-        return item
-    begin, end = numbers
-    if begin == SUNDAY:
-        begin, end = 0, end % SUNDAY
-    found = (str(day % SUNDAY) for day in range(begin, end + 1, int(step or 1)))
-    return ",".join(dict.fromkeys(found))
-
-
-def check_cron_item(field: str, item: str) -> None:
-    """Raise ``ValueError`` if Celery would misread an item of a crontab field.
-
-    In a crontab field, Celery reads only the first three letters of a name, and ignores the text
-    after a range or a step. For example, Celery reads ``mon#1`` as Monday. Celery itself checks
-    whether the numbers are in range.
-    """
+def _celery_item(field: str, item: str) -> str:
     match = ITEM.fullmatch(item)
     names = NAMES.get(field, ())
     known = {*names, *(name[:3] for name in names)}
@@ -112,6 +90,19 @@ def check_cron_item(field: str, item: str) -> None:
         number = f"a number or a name ({names[1][:3]}, {names[1]})" if names else "a number"
         problem = f"must be *, {number}, or a range, with or without a step such as /2"
         raise ValueError(f"{item!r:.60} {problem}{_hint(field, item)}")
+    if field != "day_of_week":
+        return item
+    days = [int(value) if value.isdigit() else weekday(value) for value in values]
+    return item if max(days, default=0) != SUNDAY else _without_seven(days, int(match[5] or 1))
+
+
+def _without_seven(days: Sequence[int], step: int) -> str:
+    """Return the days from the first to the last of ``days``, in which 7 means Sunday."""
+    begin, end = days[0], days[-1]
+    if begin == SUNDAY:
+        begin, end = 0, end % SUNDAY
+    found = (str(day % SUNDAY) for day in range(begin, end + 1, step))
+    return ",".join(dict.fromkeys(found))
 
 
 def _hint(field: str, item: str) -> str:

@@ -59,7 +59,8 @@ def next_run(
     naive.
     """
     spend(RUN)
-    return _finder(schedule)(schedule, after, timezone)
+    find = finder_of(schedule) or _next_of_custom
+    return find(schedule, after, timezone)
 
 
 @bounded
@@ -71,7 +72,8 @@ def latest_run(
     An interval schedule runs one interval after ``after``, two intervals after ``after``, and so
     on.
     """
-    finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
+    finder = finder_of(schedule) or _next_of_custom
+    after, until = as_utc(after), as_utc(until)
     if finder is _next_interval:
         if schedule.relative:
             return _latest_relative(schedule, after, until, timezone)
@@ -119,7 +121,7 @@ def count_runs(
     intervals are counted one by one, up to ``limit``. The runs of a solar schedule are counted only
     up to :data:`SOLAR_LIMIT`, because each search for a solar event is expensive.
     """
-    finder, count = _finder(schedule), 0
+    finder, count = finder_of(schedule) or _next_of_custom, 0
     if finder is _next_solar:
         limit = min(limit, SOLAR_LIMIT)
     if finder is _next_interval and not schedule.relative:
@@ -148,8 +150,14 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 
     Returns None if :func:`asks_itself` returns True for the schedule.
     """
-    finder = _finder(schedule)
-    return None if finder is _next_of_custom else finder
+    attributes = schedule.__dict__
+    if attributes.get("nowfun") is not None or ("tz" in attributes and _has_own_zone(schedule)):
+        return None
+    cls = type(schedule)
+    if cls not in _finders:
+        matches = (match for base, match in FINDERS if _computes_as(cls, base))
+        _finders[cls] = next(matches, None)
+    return _finders[cls]
 
 
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
@@ -285,19 +293,7 @@ ENTRY_ZONE = "_redbeat_entry_zone"
 
 
 # A cache: schedule class -> finder. A process has few schedule classes, so the cache stays small.
-_finders: dict[type, Finder] = {}
-
-
-def _finder(schedule: BaseSchedule) -> Finder:
-    attributes = schedule.__dict__
-    if attributes.get("nowfun") is not None or ("tz" in attributes and _has_own_zone(schedule)):
-        return _next_of_custom
-    cls = type(schedule)
-    finder = _finders.get(cls)
-    if finder is None:
-        matches = (match for base, match in FINDERS if _computes_as(cls, base))
-        finder = _finders[cls] = next(matches, _next_of_custom)
-    return finder
+_finders: dict[type, Finder | None] = {}
 
 
 def _computes_as(cls: type, base: type) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from datetime import date, datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from dateutil.rrule import rrule as dateutil_rrule
@@ -89,18 +89,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     def may_occur_near(self, day: date) -> bool:
         """Return False if there is surely no occurrence on ``day``, in any time zone."""
         return bool(self._dates) or any(rule.may_occur_near(day) for rule in self.rrules)
-
-    @cached_property
-    def rruleset(self) -> dateutil_rruleset:
-        """The set as an ``rruleset`` object of ``dateutil``."""
-        rules = dateutil_rruleset()
-        for rule in self.rrules:
-            rules.rrule(rule.rrule)
-        for moment in self.rdates:
-            rules.rdate(moment)
-        for moment in self.exdates:
-            rules.exdate(moment)
-        return rules
 
     def to_ical(self) -> str:
         """Return the set as RFC 5545 text.

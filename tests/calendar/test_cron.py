@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from celery.utils.time import remaining
 from dateutil import tz
 
-from redbeat.calendar.cron import CronRule, celery_field, check_cron_item
+from redbeat.calendar.cron import CronRule, celery_field
 from redbeat.schedules.next_run import next_run
 from tests.samples import one_in
 
@@ -272,7 +272,7 @@ def test_the_names_of_days_and_months_are_valid(
         day = datetime.fromisoformat(month_day.format(value + 1 - first))
         for name in (f"{day:%A %a}" if field == "day_of_week" else f"{day:%B %b}").split():
             for written in (name, name.lower(), name.upper()):
-                check_cron_item(field, written)
+                celery_field(field, written)
                 if field == "day_of_week":  # the oldest Celery knows no names of months
                     assert crontab(day_of_week=written).day_of_week == {value}
 
@@ -280,7 +280,7 @@ def test_the_names_of_days_and_months_are_valid(
 @pytest.mark.parametrize("item", ["*", "*/2", "5", "1-5", "5-1", "1-5/2"])
 def test_numbers_are_valid_in_each_field(item: str) -> None:
     for field in FIELDS:
-        check_cron_item(field, item)
+        celery_field(field, item)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_numbers_are_valid_in_each_field(item: str) -> None:
 )
 def test_an_item_that_celery_may_misread_is_not_valid(field: str, item: str) -> None:
     with pytest.raises(ValueError, match=r"must be \*, a number"):
-        check_cron_item(field, item)
+        celery_field(field, item)
 
 
 #: Weekdays with 7 for Sunday, and the days that cron runs.

@@ -237,9 +237,16 @@ def test_a_set_yields_the_same_as_dateutil(data: st.DataObject) -> None:
         rrule("WEEKLY", START, count=data.draw(st.integers(1, 20)), byweekday=du.MO(1)),
     ]
     kind = rruleset(rules, data.draw(dates), data.draw(dates))
-    expected = list(kind.rruleset.between(NOW, NOW + timedelta(days=25)))
+    dateutils: Any = du.rruleset()
+    for each in rules:
+        dateutils.rrule(each.rrule)
+    for moment in kind.rdates:
+        dateutils.rdate(moment)
+    for moment in kind.exdates:
+        dateutils.exdate(moment)
+    expected = list(dateutils.between(NOW, NOW + timedelta(days=25)))
     assert [at for at in runs(kind, 200) if at < NOW + timedelta(days=25)] == expected
-    assert from_dateutil(kind.rruleset) == kind
+    assert from_dateutil(dateutils) == kind
 
 
 def test_an_excluded_time_that_does_not_exist_excludes_the_run_that_takes_its_place() -> None:
