@@ -103,6 +103,9 @@ CRON_DEADLINE: Final = Kind(
 #: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
+#: What the names of all settings begin with.
+PREFIX: Final = "redbeat_"
+
 #: The default of ``redbeat_log_dispatch``.
 LOG_EACH: Final = "each"
 
@@ -133,70 +136,77 @@ class Setting(NamedTuple):
         return self.default_text or f"``{self.value!r}``"
 
 
-#: All settings of RedBeat, in lower case.
-#: The manual shows ``SETTINGS`` as the table of settings.
-SETTINGS: Final[Mapping[str, Setting]] = {
-    "redbeat_redis_url": Setting(
+_setting: Any = Setting
+
+
+class Settings:
+    """All settings of RedBeat: the attribute ``shards`` is the setting ``redbeat_shards``.
+
+    Here, each attribute is the description of the setting. In a :class:`.RedBeatConfig`, it is the
+    checked value, None if a setting without a default is not set.
+    """
+
+    redis_url: str = _setting(
         Kind("string"),
         "URL of the Redis that stores the schedule",
         since="2",
         default_text="``broker_url``",
-    ),
-    "redbeat_redis_use_ssl": Setting(
+    )
+    redis_use_ssl: Any = _setting(
         Kind("dict or bool"),
         "TLS: ``True`` or ``False``, or a dict of redis-py's ``ssl_`` options",
         since="2",
         default_text="``broker_use_ssl``",
-    ),
-    "redbeat_redis_options": Setting(
+    )
+    redbeat_redis_options: dict[str, Any] = _setting(
         Kind("dict"),
         "options of the Redis client and its connections",
         since="2",
         default_text="``broker_transport_options``, of which RedBeat uses only the keys below",
-    ),
-    "redbeat_key_prefix": Setting(
+    )
+    key_prefix: str = _setting(
         Kind("string"),
         "prefix of all keys in Redis",
         since="2",
         default_text="``'redbeat:'``; in a cluster ``'{redbeat}:'``",
-    ),
-    "redbeat_shards": Setting(
+    )
+    shards: int = _setting(
         integer(1, MAX_SHARDS),
         "number of shards of the schedule, equal in all programs; see :ref:`shards`",
         value=1,
         default_text="``1``, no shards",
         unit="shards",
-    ),
-    "redbeat_lock_key": Setting(
+    )
+    lock_key: str | Any = _setting(
         Kind("string or ``None``"),
         "key of the leader's lock; ``None`` turns the lock off",
         since="2",
         default_text="``'<prefix>:lock'``, which is ``redbeat::lock``",
-    ),
-    "redbeat_lock_timeout": Setting(
+    )
+    lock_timeout: float | None = _setting(
         LOCK_TIMEOUT,
         "time after which the lock expires if the leader does not renew it",
         since="2",
         default_text="five times ``beat_max_loop_interval``, or 1500 without a loop interval",
         unit="seconds",
-    ),
-    "redbeat_on_lock_lost": Setting(
+    )
+    on_lock_lost: str = _setting(
         one_of("standby", "exit"), "what a leader does after it lost the lock", value="standby"
-    ),
-    "redbeat_delivery": Setting(
+    )
+    delivery: str | None = _setting(
         one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE),
         "delivery guarantee of runs; an entry can choose another guarantee",
         default_text="``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, "
         "else ``'at_least_once'``",
-    ),
-    "redbeat_publish_window": Setting(
+    )
+    publish_window: int = _setting(
         integer(1, 1000),
         "maximum number of messages in flight to the broker; with 1, a beat waits for each "
         "confirmation",
         value=100,
         unit="messages",
-    ),
-    "redbeat_max_rate": Setting(
+    )
+    max_rate: float | None = _setting(
         Kind(
             "number above 0 or ``None``",
             "a number of runs per second above 0",
@@ -205,14 +215,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "maximum rate at which a beat sends late runs, for example after an outage",
         default_text="``None``, no limit",
         unit="runs per second",
-    ),
-    "redbeat_history_size": Setting(
+    )
+    history_size: int = _setting(
         integer(0, MAX_HISTORY),
         "number of runs in the history of each entry",
         value=10,
         unit="runs",
-    ),
-    "redbeat_wait_replicas": Setting(
+    )
+    wait_replicas: int = _setting(
         Kind(
             "integer, at least 0",
             "a number of replicas, at least 0",
@@ -221,28 +231,28 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "number of Redis replicas that must confirm the record of a run",
         value=0,
         unit="replicas",
-    ),
-    "redbeat_log_dispatch": Setting(
+    )
+    log_dispatch: str = _setting(
         one_of(LOG_EACH, "summary"),
         "how a beat logs the runs that it sends: a line for each run, or a line per second with "
         "the number of runs",
         value=LOG_EACH,
-    ),
-    "redbeat_metrics_port": Setting(
+    )
+    metrics_port: int | None = _setting(
         integer(1, 65535, "port, or ``None``"),
         "port of ``/metrics``, ``/healthz`` and ``/readyz``",
         default_text="``None``, off",
-    ),
-    "redbeat_metrics_host": Setting(
+    )
+    metrics_host: str = _setting(
         STRING, "address on which the beat serves metrics and health checks", value="127.0.0.1"
-    ),
-    "redbeat_metrics_entries": Setting(
+    )
+    metrics_entries: int = _setting(
         integer(0, MAX_METRICS_ENTRIES),
         "maximum number of entries with their own metrics",
         value=200,
         unit="entries",
-    ),
-    "redbeat_task_allowlist": Setting(
+    )
+    task_allowlist: Any = _setting(
         Kind(
             "list of strings or ``None``",
             "a list of patterns such as ['proj.tasks.*']",
@@ -250,19 +260,24 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ),
         "patterns of the task names that entries are allowed to use",
         default_text="``None``, all tasks",
-    ),
-    "redbeat_key_expiry_check": Setting(
+    )
+    key_expiry_check: str = _setting(
         one_of("ignore", "warn", "error", "raise"),
         "what a beat does at start if Redis may evict keys of the schedule",
         since="2",
         value="error",
-    ),
+    )
+
+
+#: All settings of RedBeat by their names in lower case. The manual shows them as a table.
+SETTINGS: Final[Mapping[str, Setting]] = {
+    f"{PREFIX}{name.removeprefix(PREFIX)}": setting
+    for name, setting in vars(Settings).items()
+    if isinstance(setting, Setting)
 }
 
 #: :func:`find_setting` returns this object for an unset setting, because None is a valid value.
 MISSING: Final = object()
-
-_PREFIX: Final = "redbeat_"
 
 # A name whose similarity to a setting is at least ``_TYPO_CUTOFF`` is a likely typo. One wrong
 # letter in the shortest setting name gives a similarity of ``_TYPO_CUTOFF``.
@@ -296,7 +311,7 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """
     for spelling, name in sorted(set(_foreign_names(app))):
         is_fork = name.startswith(_REDISBEATER_PREFIX)
-        nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
+        nearest = _nearest(PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
         if is_fork:
             remedy = (
                 f"write {nearest}" if nearest else "remove the setting; RedBeat has no equivalent"
@@ -304,7 +319,7 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
             yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
-        elif name.startswith(_PREFIX):
+        elif name.startswith(PREFIX):
             yield f"Unknown setting {spelling}", f"the valid settings are {', '.join(SETTINGS)}"
 
 
@@ -334,8 +349,8 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIX):  # compare names without the prefix, which all settings share
-        settings = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
-        matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
+    if name.startswith(PREFIX):  # compare names without the prefix, which all settings share
+        settings = {setting.removeprefix(PREFIX): setting for setting in SETTINGS}
+        matches = get_close_matches(name.removeprefix(PREFIX), settings, n=1)
         return settings[matches[0]] if matches else None
     return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)
