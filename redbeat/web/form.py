@@ -224,6 +224,7 @@ class EntryForm:
         """
         if self.errors:
             return []
+        runs: list[datetime] = []
         with self.errors_noted():
             if entry is None:
                 changed = self.new_entry(name="new", task="task")
@@ -231,8 +232,8 @@ class EntryForm:
                 changed = copy(entry)
                 self.change(changed)
                 saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
-            return list(changed.upcoming(PREVIEWED))
-        return []
+            runs += changed.upcoming(PREVIEWED)
+        return runs
 
 
 def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
