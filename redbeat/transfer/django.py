@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -87,23 +88,30 @@ Fields = Mapping[str, Any]
 Tables = Mapping[tuple[str, Any], Any]
 
 
-def converted(schedule: Schedule, task: Mapping[str, Any], tables: Tables) -> Iterator[Incoming]:
-    """Yield the entry for a ``PeriodicTask``, with the run history.
+def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Iterator[Incoming]:
+    """Yield the entry for each ``PeriodicTask``, with the run history.
 
     Naive times are interpreted in the time zone of the app. The row :data:`CLEANUP` yields nothing.
     """
-    fields = task.get("fields")
-    name = fields.get("name") if isinstance(fields, Mapping) else None
-    where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
-    incoming = read_safely(where, lambda: _convert(schedule, where, fields, tables))
-    if name != CLEANUP:
-        yield incoming
-    elif edits := incoming.problem or ", ".join(_edits(schedule, incoming.entry)):
-        logger.warning(
-            "%s is not imported, because a beat makes this entry itself, but the row was edited "
-            "(%s): change the entry in beat_schedule, or disable it with result_expires = None",
-            *(where, edits),
-        )
+    tables = {
+        (str(row.get("model")), _primary_key(row.get("pk"))): row.get("fields") for row in objects
+    }
+    for task in objects:
+        if task.get("model") != TASK:
+            continue
+        fields = task.get("fields")
+        name = fields.get("name") if isinstance(fields, Mapping) else None
+        where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
+        incoming = read_safely(where, partial(_convert, schedule, where, fields, tables))
+        if name != CLEANUP:
+            yield incoming
+        elif edits := incoming.problem or ", ".join(_edits(schedule, incoming.entry)):
+            logger.warning(
+                "%s is not imported, because a beat makes this entry itself, but the row was "
+                "edited (%s): change the entry in beat_schedule, or disable it with "
+                "result_expires = None",
+                *(where, edits),
+            )
 
 
 def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
@@ -282,16 +290,11 @@ def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
     the file cannot be read.
     """
     objects = _objects(file)
-    tables = {
-        (str(row.get("model")), _primary_key(row.get("pk"))): row.get("fields") for row in objects
-    }
-    tasks = [row for row in objects if row.get("model") == TASK]
-    if not tasks:
+    if not any(row.get("model") == TASK for row in objects):
         raise UnreadableSourceError(
             f"has no {TASK}: create the file with manage.py dumpdata django_celery_beat"
         )
-    for task in tasks:
-        yield from converted(schedule, task, tables)
+    yield from converted(schedule, objects)
 
 
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
@@ -312,9 +315,6 @@ def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
 #: The alias of Django's default database.
 DEFAULT_ALIAS: Final = "default"
 
-#: Maximum number of database rows in memory.
-CHUNK: Final = 500
-
 
 def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in a Django database, with its run history.
@@ -323,16 +323,19 @@ def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[In
     :exc:`UnreadableSourceError` if Django is not set up or the database cannot be read.
     """
     registry = _registry()
+    serialize = import_module("django.core.serializers").serialize
     errors: tuple[type[Exception], ...] = (
         import_module("django.db").Error,
         import_module("django.utils.connection").ConnectionDoesNotExist,
     )
+    objects = []
     try:
-        tables = _tables(registry, alias)
-        for task in _rows(registry.get_model(TASK), alias):
-            yield from converted(schedule, task, tables)
+        for label in (*TABLES.values(), TASK):
+            rows = registry.get_model(label)._base_manager.using(alias).order_by("pk")
+            objects += serialize("python", rows)  # like dumpdata, but with times as datetimes
     except errors as error:
         raise UnreadableSourceError(f"cannot be read: {error}") from error
+    yield from converted(schedule, objects)
 
 
 def _registry() -> Any:
@@ -359,19 +362,3 @@ def _registry() -> Any:
             f"belongs to a project that cannot be set up: {error!r}"
         ) from error
     return registry
-
-
-def _tables(registry: Any, alias: str) -> Tables:
-    models = {label: registry.get_model(label) for label in TABLES.values()}
-    return {
-        (label, row["pk"]): row["fields"]
-        for label, model in models.items()
-        for row in _rows(model, alias)
-    }
-
-
-def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table in the format of ``dumpdata``, but with times as datetimes."""
-    serialize = import_module("django.core.serializers").serialize
-    for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
-        yield from serialize("python", [row])

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -282,17 +282,16 @@ def django_of(
     class UnreadableError(Exception):
         """The error of a database."""
 
-    def iterator(chunk_size: int) -> Iterator[Any]:
-        yield from rows[:chunk_size]
+    def order_by(label: str) -> list[Any]:
         if not rows:
             raise UnreadableError("no such table")
+        return [{"model": label, **row} for row in rows]
 
-    query = SimpleNamespace(iterator=iterator)
-    manager = SimpleNamespace(using=lambda _alias: SimpleNamespace(order_by=lambda _field: query))
-    apps = SimpleNamespace(
-        get_app_config=lambda _label: None,
-        get_model=lambda _label: SimpleNamespace(_base_manager=manager),
-    )
+    def get_model(label: str) -> Any:
+        query = SimpleNamespace(order_by=lambda _field: order_by(label))
+        return SimpleNamespace(_base_manager=SimpleNamespace(using=lambda _alias: query))
+
+    apps = SimpleNamespace(get_app_config=lambda _label: None, get_model=get_model)
     modules = {
         "django": SimpleNamespace(setup=setup),
         "django.conf": SimpleNamespace(settings=SimpleNamespace(configured=True)),
