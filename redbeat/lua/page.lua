@@ -14,11 +14,7 @@
 -- A page starts after a score and a key, not after a rank, so that an entry that is added or
 -- removed between two pages does not move the others to another page.
 
-local schedule, statics = KEYS[1], KEYS[2]
-local prefix = string.sub(schedule, 1, -#':schedule' - 1)
-local aside = (string.byte(prefix) == 46 and '-' or '.') .. prefix .. ':'
-local head = cjson.decode(ARGV[1])
-local clock = redis.call('TIME')
+-- include: start
 
 -- include: side
 
@@ -26,6 +22,7 @@ local clock = redis.call('TIME')
 
 -- include: run_time
 
+local head = cjson.decode(ARGV[1])
 local quarantined = (side('HLEN', 'quarantine') or 0) > 0
 local has_statics = redis.call('SCARD', statics) > 0
 local rows, flags, notes, histories, bytes = {}, {}, {}, {}, 0
@@ -116,5 +113,5 @@ for i = 2, #ARGV do
   end
 end
 return {
-  string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2])), score, member,
-  side_error or '', rows, table.concat(flags), notes, histories, redis.sha1hex and '' or 'plain'}
+  now_text, score, member, side_error or '', rows, table.concat(flags), notes, histories,
+  redis.sha1hex and '' or 'plain'}

@@ -15,14 +15,10 @@
 -- Writes keep an order, because Redis checks the memory limit only before the first write of a
 -- script, and not at all for a command that only removes or for EXPIRE: what adds comes first.
 
-local schedule, statics, lock = KEYS[1], KEYS[2], KEYS[4]
-local prefix = string.sub(schedule, 1, -#':schedule' - 1)
-local aside = (string.byte(prefix) == 46 and '-' or '.') .. prefix .. ':'
+-- include: start
+
 local head = cjson.decode(ARGV[1])
 local token, look = head.token, head.look
-local clock = redis.call('TIME')
-local now = clock[1] + clock[2] / 1000000
-local now_text = string.format('%.6f', now)
 local holder = lock and redis.pcall('GET', lock)
 if type(holder) == 'table' then
   holder = 'a key that is not a lock'
@@ -52,8 +48,6 @@ if head.idle then
 end
 
 -- include: side
-
--- include: digest
 
 -- include: lines
 

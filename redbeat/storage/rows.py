@@ -182,7 +182,7 @@ class Reply(NamedTuple):
 
 
 def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:
-    """Return the SHA-1 of the texts of a row, as ``lua/parts/digest.lua`` computes it.
+    """Return the SHA-1 of the texts of a row, as ``lua/parts/row.lua`` computes it.
 
     ``covers`` adds the score and the version of the calendars.
     """

@@ -2,6 +2,8 @@
 -- read(key) returns the texts of an entry - definition, meta, policy, state, inbox, history - and
 -- why they cannot be read, or nil.
 -- row(key, score, found, problem) returns a row as JSON.
+-- digest_of(found, covers, score) returns the SHA-1 of the texts of an entry, see digest_of() in
+-- storage/rows.py. `covers` adds the score ('s') and the version of the calendars ('c').
 --
 -- A key without the prefix is never read: it may lie in another slot of a cluster, or be forbidden
 -- to the user of Redis, and the script would end.
@@ -30,4 +32,26 @@ local function row(key, score, found, problem)
   return cjson.encode({
     key = key, score = score or '', definition = found[1] or nil, meta = found[2] or nil,
     policy = found[3] or nil, state = found[4] or nil, inbox = found[5] or nil, problem = problem})
+end
+
+-- A fake Redis server in tests may lack redis.sha1hex; the store then sends the texts themselves.
+local sha1hex = redis.sha1hex or function(text)
+  return text
+end
+
+local function prefixed(text)
+  return text and #text .. ':' .. text or '-'
+end
+
+local function digest_of(found, covers, score)
+  local text = prefixed(found[1]) .. prefixed(found[2]) .. prefixed(found[3]) .. prefixed(found[4])
+  if covers then
+    if string.find(covers, 's', 1, true) then
+      text = text .. prefixed(score)
+    end
+    if string.find(covers, 'c', 1, true) then
+      text = text .. prefixed(calendars_version())
+    end
+  end
+  return sha1hex(text)
 end

@@ -197,7 +197,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "delete-is-a-loss",
         "Members that a change deletes count as lost.",
-        "lua/parts/note.lua",
+        "lua/parts/change.lua",
         "side('HINCRBY', 'stats', 'members', -removed)",
         "side('HINCRBY', 'stats', 'members', 0)",
         ("tests/storage/test_beats.py",),
@@ -205,7 +205,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "save-hides-loss",
         "A save after the loss of the sorted set hides the loss.",
-        "lua/parts/note.lua",
+        "lua/parts/change.lua",
         "if noted and is_new and noted > 1 then",
         "if false then",
         ("tests/storage/test_beats.py",),
