@@ -7,25 +7,20 @@ their meaning.
 
 from __future__ import annotations
 
-import typing
 from dataclasses import MISSING, fields, is_dataclass
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
-from inspect import signature
-from types import ModuleType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from celery.utils.dispatch import Signal
 from docutils.nodes import Text, document
-from sphinx.addnodes import desc_annotation, pending_xref
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.util.typing import restify
+from sphinx.util.typing import stringify_annotation
 
 import redbeat
 from redbeat import signals
 
 #: The arguments that every signal has.
-COMMON_ARGUMENTS = {"self", "signal", "sender", "more"}
+COMMON_ARGUMENTS = {"signal", "sender", "more", "return"}
 
 
 def public_paths() -> dict[str, str]:
@@ -59,13 +54,6 @@ def link_to_public_paths(_app: Sphinx, tree: document) -> None:
                 text.parent.replace(text, Text(path))
 
 
-def hide_values_of_signals(_app: Sphinx, tree: document) -> None:
-    """Remove the value of each signal, which lists the arguments in a random order."""
-    for annotation in list(tree.findall(desc_annotation)):
-        if "<Signal: " in annotation.astext():
-            annotation.parent.remove(annotation)
-
-
 def evaluate_annotations() -> None:
     """Replace the annotations of public named tuples and dataclasses with the types they name.
 
@@ -92,53 +80,24 @@ def show_defaults(*event: Any) -> tuple[str, str | None] | None:
     return arguments, returned
 
 
-def typed_signals() -> ModuleType:
-    """Return a copy of the module of signals that has the types of the receivers."""
-    spec = signals.__spec__
-    assert isinstance(spec, ModuleSpec)
-    assert spec.loader is not None
-    typed = module_from_spec(spec)
-    flags: Any = typing  # type checkers do not allow a change of TYPE_CHECKING
-    before, flags.TYPE_CHECKING = flags.TYPE_CHECKING, True
-    try:
-        spec.loader.exec_module(typed)
-    finally:
-        flags.TYPE_CHECKING = before
-    return typed
-
-
-def receiver_arguments() -> dict[str, dict[str, Any]]:
-    """Return the types of the arguments of each signal, by the names of signal and argument."""
-    typed = typed_signals()
-    found = {}
-    for name, annotation in get_type_hints(typed).items():
-        (receiver,) = get_args(annotation)
-        hints = get_type_hints(receiver.__call__, vars(typed))
-        parameters = signature(receiver.__call__).parameters
-        found[name] = {key: hints[key] for key in parameters if key not in COMMON_ARGUMENTS}
-    return found
-
-
-ARGUMENTS = receiver_arguments()
-
-
-def list_arguments(*event: Any) -> None:
-    """Add the types of a signal's arguments to the text of the signal."""
-    _, _, path, value, _, lines = event
-    if isinstance(value, Signal) and lines:
-        arguments = ARGUMENTS[path.rpartition(".")[2]]
-        listed = [f"``{name}``: {restify(kind, 'smart')}" for name, kind in arguments.items()]
-        if listed:
-            lines += ["", f"Types: {', '.join(listed)}.", ""]
+def show_arguments(*event: Any) -> tuple[str, None] | None:
+    """Show the arguments of a signal that are not common to all signals."""
+    _, _, path, value, *_ = event
+    if not path.startswith("redbeat.signals."):
+        return None
+    names = {name: getattr(redbeat, name) for name in redbeat.__all__}
+    hints = get_type_hints(value, localns={**names, "Entry": redbeat.RedBeatSchedulerEntry})
+    shown = {name: kind for name, kind in hints.items() if name not in COMMON_ARGUMENTS}
+    return f"({', '.join(f'{name}: {stringify_annotation(shown[name])}' for name in shown)})", None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Prepare the annotations and connect to the events of the build; Sphinx calls this."""
     evaluate_annotations()
-    # The type of a signal is for type checkers; the manual lists the arguments of a receiver.
-    signals.__annotations__.update(dict.fromkeys(ARGUMENTS, Signal))
+    for name, value in list(vars(signals).items()):
+        if isinstance(value, Signal):  # autodoc describes functions better than objects
+            setattr(signals, name, value.__wrapped__)
     app.connect("autodoc-process-signature", show_defaults)
-    app.connect("autodoc-process-docstring", list_arguments)
+    app.connect("autodoc-process-signature", show_arguments)
     app.connect("doctree-read", link_to_public_paths)
-    app.connect("doctree-read", hide_values_of_signals)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -120,8 +120,9 @@ def test_types_of_this_package_are_links_to_public_names(page: str) -> None:
 
 def test_signals_list_the_types_of_their_arguments(page: str) -> None:
     text = text_of(page)
-    assert "Types: entry: RedBeatSchedulerEntry, scheduled_at: datetime, task_id: str" in text
-    assert text.count("Types: ") == len(SIGNALS) - len(["lock_acquired"])
+    entry = "entry: redbeat.RedBeatSchedulerEntry, scheduled_at: datetime.datetime, task_id: str"
+    assert f"redbeat.signals.entry_dispatched({entry}, triggered: bool)" in text
+    assert all(f"redbeat.signals.{signal.name}(" in text for signal in SIGNALS)
 
 
 def test_every_name_of_this_package_must_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
