@@ -35,7 +35,7 @@ from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
-from . import load, outcome, publish
+from . import outcome, publish
 from .load import Rules
 from .message import FEWEST_RUNS, Messages
 from .one_step import OneStep
@@ -523,17 +523,16 @@ class Beat:
             self._turn.add(self._outcome.suspect(row, now), None)
             return
         try:
-            rule = self.rules.rule_of(row)
-            run = load.run_of(row, rule, now)
-            plan, inbox = self.rules.plan_of(rule), read_inbox(row.inbox) if row.inbox else []
+            run = self.rules.run_of(row, now)
+            plan, inbox = self.rules.plan_of(run.rule), read_inbox(row.inbox) if row.inbox else []
         except Exception as error:
             self._cannot_load(row, error, now)
             return
         try:
             words = (run.history, run.state, now, float(row.score or now), self.rules.zone)
-            run.verdict = verdicts.judge(verdicts.Known(rule, plan, *words), inbox)
+            run.verdict = verdicts.judge(verdicts.Known(run.rule, plan, *words), inbox)
         except Exception as error:
-            if isinstance(error, InvalidEntryError) or not rule.asks:
+            if isinstance(error, InvalidEntryError) or not run.rule.asks:
                 self._cannot_load(row, error, now)
             else:  # an error of users' code may be temporary
                 self._turn.add(self._failure(run, error, now), None)
@@ -803,7 +802,7 @@ class Beat:
 
     def _record_over(self, run: Run, row: Row) -> None:
         try:
-            now = load.run_of(row, self.rules.rule_of(row), self._turn.time())
+            now = self.rules.run_of(row, self._turn.time())
         except Exception as error:
             self._outcome.announce(run)
             self._cannot_load(row, error, self._turn.time())

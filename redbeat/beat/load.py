@@ -10,7 +10,6 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
 from celery import Celery
-from celery.schedules import crontab
 
 from redbeat import decoder
 from redbeat.calendar.zones import UTC
@@ -71,6 +70,13 @@ class Rules:
             raise DecodeError("definition", problem)
         return self._rule(row.key, row.definition, row.policy or "")
 
+    def run_of(self, row: Row, now: float) -> Run:
+        """Return the run of an entry that was looked at; raises what :meth:`rule_of` raises.
+
+        ``now`` is the time of Redis at the look, in UNIX seconds.
+        """
+        return Run(row, self.rule_of(row), state_of(row), History.read(row.meta or ""), now)
+
     def refresh(self, entry_class: type[Any]) -> None:
         """Forget all rules if a program replaced the decoder or the class of entries."""
         makers = decoder.names.RedBeatJSONDecoder, entry_class
@@ -130,19 +136,7 @@ class Rules:
         entry.check_allowed()
         warn_if_too_short(entry.name, entry.schedule)  # a raw writer's: it is not stored so
         self.restore(entry)
-        policy, name = entry.policy, str(entry.name)
-        zone, rules = policy.zone or self.zone, policy
-        if isinstance(entry.schedule, crontab) and policy.misfire_grace_time is None:
-            rules = replace(policy, misfire_grace_time=self._conf.cron_deadline)
-        plan = Plan(entry.schedule, zone, rules, name)
+        policy, plan, name = entry.policy, entry.plan_without_calendars(), str(entry.name)
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
         texts, asks = (definition, policy_text), asks_itself(entry.schedule)
         return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)
-
-
-def run_of(row: Row, rule: Rule, now: float) -> Run:
-    """Return the run of an entry that was looked at; raises :exc:`DecodeError`.
-
-    ``now`` is the time of Redis at the look, in UNIX seconds.
-    """
-    return Run(row, rule, state_of(row), History.read(row.meta or ""), now)
