@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from threading import Lock
 from typing import Final
@@ -93,11 +93,11 @@ class Counters:
         self._by_entry = False
         self._lock = Lock()
         #: The counts that no batch contains yet.
-        self._new: defaultdict[str, int] = defaultdict(int)
+        self._new: Counter[str] = Counter()
         #: The lateness in seconds of messages that are not counted in ``_new`` yet.
         self._late: list[float] = []
         #: The sums of all batches so far: the totals, and the counts of single entries.
-        self._batched: dict[str, int] = {}
+        self._batched: Counter[str] = Counter()
         self._batched_of_entries: dict[str, int] = {}
         #: The batch that was sent and that Redis has not confirmed yet.
         self._unconfirmed = NOTHING
@@ -153,7 +153,7 @@ class Counters:
                 self._new[field] += number
         else:
             with self._lock:
-                _add(self._batched, ticks)
+                self._batched.update(ticks)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -165,9 +165,9 @@ class Counters:
         if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
-                _add(self._new, counts_of(late))
-                new, self._new = self._new, defaultdict(int)
-                _add(self._batched, {field: new[field] for field in new if " " not in field})
+                self._new.update(counts_of(late))
+                new, self._new = self._new, Counter()
+                self._batched.update({field: new[field] for field in new if " " not in field})
                 self._keep_entries({field: new[field] for field in new if " " in field})
             self._batches += 1
             self._unconfirmed = Counted(f"{self._id}-{self._batches}", new)
@@ -195,9 +195,9 @@ class Counters:
     def totals(self) -> dict[str, int]:
         """Return all counts since the start of the beat, by field. This method is thread-safe."""
         with self._lock:
-            totals = {**self._batched, **self._batched_of_entries}
-            _add(totals, dict(self._new))
-            _add(totals, counts_of(self._late[:]))
+            totals = Counter({**self._batched, **self._batched_of_entries})
+            totals.update(dict(self._new))
+            totals.update(counts_of(self._late[:]))
         return totals
 
 
@@ -207,8 +207,3 @@ def counts_of(late: list[float]) -> dict[str, int]:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)
     return {"dispatched": len(late), **LATENESS.counts(late), LATENESS.sum: total}
-
-
-def _add(totals: dict[str, int], new: dict[str, int]) -> None:
-    for field, number in new.items():
-        totals[field] = totals.get(field, 0) + number

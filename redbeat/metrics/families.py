@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
@@ -52,15 +53,14 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     yield _histogram("redbeat_tick_duration_seconds", ticks, TICK, totals)
 
 
-def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _counts_by_label(totals: Mapping[str, int]) -> dict[str, Counter[str]]:
     """Return the counts by kind and label; entries with equal printable names share a label."""
-    counts: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for field, number in totals.items():
         kind_and_name = split(field)
         if kind_and_name is not None:
             kind, name = kind_and_name
-            label = printable(name, MAX_LABEL)
-            counts[kind][label] = counts[kind].get(label, 0) + number
+            counts[kind][printable(name, MAX_LABEL)] += number
     return counts
 
 
