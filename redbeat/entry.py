@@ -489,12 +489,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
         return decide.decide(plan, last, anchor, now, due or now, runs)
 
-    def occurrence_plan(self) -> Plan:
-        """Return the plan that computes the occurrences of the entry under its policy.
+    def plan_without_calendars(self) -> Plan:
+        """Return the plan of the entry's schedule and policy, without the exclusion of days.
 
         A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
-        Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. The method
-        takes one round trip if the entry has calendars that were not loaded.
+        Raises :exc:`InvalidEntryError` for an invalid policy. No round trip.
         """
         policy = self.policy
         zone = (None if policy is DEFAULT else policy.zone) or _zone_of(self.app)
@@ -502,24 +501,31 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             deadline = ensure_conf(self.app).cron_deadline
             if deadline is not None:
                 policy = replace(policy, misfire_grace_time=deadline)
-        plan = Plan(self.schedule, zone, policy, str(self.name))
-        if policy.exclude:
-            plan.exclusion = self._exclusion(policy, zone)
+        return Plan(self.schedule, zone, policy, str(self.name))
+
+    def occurrence_plan(self) -> Plan:
+        """Return the plan that computes the occurrences of the entry under its policy.
+
+        Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. The method
+        takes one round trip if the entry has calendars that were not loaded.
+        """
+        plan = self.plan_without_calendars()
+        names = plan.policy.exclude
+        if not names:
+            return plan
+        if self._calendars is None:
+            self._calendars = load_calendars(store_of(self.app), names)
+        try:
+            calendars = [self._calendars[name] for name in names]
+        except KeyError as error:
+            problem = f"there is no calendar {error}; save the calendar first, or correct the name"
+            raise InvalidEntryError("exclude", problem) from error
+        plan.exclusion = Exclusion(calendars, plan.zone or UTC, plan.policy.on_excluded)
         return plan
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
         """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
         self._calendars = calendars
-
-    def _exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion:
-        if self._calendars is None:
-            self._calendars = load_calendars(store_of(self.app), policy.exclude)
-        try:
-            calendars = [self._calendars[name] for name in policy.exclude]
-        except KeyError as error:
-            problem = f"there is no calendar {error}; save the calendar first, or correct the name"
-            raise InvalidEntryError("exclude", problem) from error
-        return Exclusion(calendars, zone, policy.on_excluded)
 
     def _with_readable_calendars(self: Self) -> Self:
         """Return the entry, or a copy without calendars if a calendar is missing or unreadable.
