@@ -47,9 +47,7 @@ def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
     """
 
     def complete(
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG001 - click's signature
-        incomplete: str,
+        ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         try:
             names = names_of(_app_of(ctx), incomplete)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 
@@ -83,7 +83,7 @@ def web(
     users: tuple[tuple[str, str], ...],
     tokens: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
-    **flags: bool,
+    **flags: Any,
 ) -> None:
     """Serve the web dashboard.
 
@@ -103,7 +103,7 @@ def web(
         problem = f"{host!r} is not a loopback address: add --basic-auth or --token"
         raise option_error(console.ctx, "host", problem)
     host_names = frozenset(map(host_in, allowed_hosts))
-    access = Access(host, users, tokens, host_names, **cast("dict[str, Any]", flags))
+    access = Access(host, users, tokens, host_names, **flags)
     if not is_loopback(host):
         console.warn(exposure_warning(access.behind_proxy))
     _serve(console, Served, access, port)

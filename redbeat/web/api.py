@@ -17,7 +17,6 @@ from typing import Any, Final
 from flask import Blueprint, Response, abort, jsonify, request, url_for
 from flask.typing import ResponseReturnValue
 from redis.exceptions import RedisError
-from werkzeug.exceptions import HTTPException
 
 from redbeat import __version__
 from redbeat.calendar.zones import UTC
@@ -29,7 +28,7 @@ from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 
-from .auth import audit, problem, user_name
+from .auth import SAFE_METHODS, audit, problem, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
 from .list import query_of
 from .values import schedule, store
@@ -72,11 +71,6 @@ def _redis_error(error: RedisError) -> ResponseReturnValue:
     return problem(503, f"Redis does not answer: {type(error).__name__}")
 
 
-@api.errorhandler(HTTPException)
-def _http_error(error: HTTPException) -> ResponseReturnValue:
-    return problem(error.code or 500, error.description or error.name)
-
-
 @api.before_request
 def _only_json() -> ResponseReturnValue | None:
     """Refuse requests that a page of another site could make a browser send (CSRF).
@@ -86,7 +80,7 @@ def _only_json() -> ResponseReturnValue | None:
     """
     # The CSRF check of Flask-WTF requires a token from a session, but API clients have no session.
     # No library of the dashboard checks Sec-Fetch-Site, so this function checks the header.
-    if request.method in ("GET", "HEAD", "OPTIONS"):
+    if request.method in SAFE_METHODS:
         return None
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return problem(403, "Requests from other sites are refused.")
