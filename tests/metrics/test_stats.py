@@ -181,7 +181,7 @@ def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
     run(world)
     before = world.client.hgetall(STATS)
     other = Celery("other", broker="memory://", set_as_current=False)
-    other.conf.update(redbeat_redis_url=app.conf.redbeat_redis_url)
+    other.conf.update(redbeat_redis_url=app.conf.redbeat_redis_url, result_expires=None)
     standby = run(world, 5, app=other)
     assert standby.lock is not None
     assert not standby.lock.leading
