@@ -23,12 +23,12 @@ from redbeat.entries.pauses import LONGEST, Pause, resumed, with_enabled
 from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import SENT_OUTCOMES, read_history
 from redbeat.entries.saving import entry_of, score_of
-from redbeat.entries.state import NO_RESULTS, TRIGGER, read_inbox, trigger_line
-from redbeat.entries.status import how_to_schedule
+from redbeat.entries.state import NO_RESULTS, read_inbox, trigger_line
+from redbeat.entries.status import how_to_schedule, shown_state
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.commands import batches, not_an_entry
-from redbeat.storage.reading import read_rows, reading
+from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
@@ -149,14 +149,17 @@ def _changed(
     change_of: Callable[[Row, float], Change | None],
     skip: tuple[type[Exception], ...],
 ) -> Iterator[Row]:
-    reply = changes.apply(store, reading(keys))
+    page = store.read(keys)
+    found, now = [shown.stored for shown in page.rows], page.now
     for attempt in range(changes.ATTEMPTS + 1):
         rows, made = list[Row](), list[Change]()
-        for row in _rows_in(reply):
+        for row in found:
+            if row.definition is None:
+                continue
             if attempt == changes.ATTEMPTS:
                 raise ConflictError(store.keys.name_of(row.key))
             with suppress(*skip):
-                change = change_of(row, reply.now)
+                change = change_of(row, now)
                 if change is None:
                     yield row
                 else:
@@ -168,12 +171,7 @@ def _changed(
         for row, change, answer in zip(rows, made, reply.answers, strict=True):
             if answer.word == words.DONE:
                 yield changes.after(row, change)
-
-
-def _rows_in(reply: Reply) -> list[Row]:
-    """Return the rows of the entries that differ from what was expected."""
-    rows = [answer.row for answer in reply.answers if answer.row is not None]
-    return [row for row in rows if row.definition is not None]
+        found, now = [answer.row for answer in reply.answers if answer.row is not None], reply.now
 
 
 # -- delete ----------------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ def pop(store: Store, key: str, check: Callable[[Row], object] = lambda row: row
     trips, and two more for each change of the entry in between. A note stays for a minute: if the
     reply is lost, the repeated call is told by it that the entry was there.
     """
-    row, note = next(iter(changes.read(store, [key]).values()), None), POPPED + new_mark()
+    row, note = changes.read(store, [key]).get(key), POPPED + new_mark()
     while row is not None:
         if row.problem:
             raise DecodeError("definition", not_an_entry(key))
@@ -287,13 +285,11 @@ def request_run(store: Store, entry: Any) -> str:
     """
     key, run_id = entry.writable_key(), uuid.uuid4().hex[:12]
     line = trigger_line(run_id)
-    word = store.say(key, line, kind=TRIGGER, age=0, doubt=WAITING)
+    word = store.say(key, line, kind=words.TRIGGER, age=0, doubt=WAITING)
     if word == words.LOOK:
         row = _existing(store, entry)
-        waiting = len(changes.state_of(row).triggers)
-        waiting += sum(said.kind == TRIGGER for said in read_inbox(row.inbox))
-        is_full = waiting >= MAX_TRIGGERS
-        word = words.FULL if is_full else store.say(key, line, kind=TRIGGER, age=0)
+        is_full = len(shown_state(row, math.inf).triggers) >= MAX_TRIGGERS
+        word = words.FULL if is_full else store.say(key, line, kind=words.TRIGGER, age=0)
     if word == words.ABSENT:
         _existing(store, entry)  # says if the key is not an entry's
         raise KeyError(entry.name)

@@ -24,11 +24,9 @@ from redbeat.entries.decide import Trigger, is_id
 from redbeat.entries.history import Change
 from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import RunState
+from redbeat.storage import words
 
 SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
-
-#: The kinds of lines in an inbox, which inbox.lua knows. ``BAD`` is a line that cannot be read.
-TRIGGER, END, BAD = "trigger", "end", "bad"
 
 #: The digits of the digest of a ``meta``. A mark has another length.
 DIGITS: Final = 10
@@ -255,44 +253,38 @@ class Said(NamedTuple):
     """One line of an inbox: what others say to a beat about an entry.
 
     Attributes:
-        kind: ``trigger``, ``end`` or ``bad``.
-        id: the id of the trigger, or the task id of the run that ended.
-        at: when the run was requested; UNIX seconds.
-        end: the end of a run.
-        error: why the line is bad.
         line: the line as it stands in the inbox.
+        trigger: the requested run, of a line that requests one.
+        end: the end of a run, of a line that reports one.
+        error: why a line that does neither cannot be read.
     """
 
-    kind: str
-    id: str = ""
-    at: float = 0.0
+    line: str
+    trigger: Trigger | None = None
     end: Ended | None = None
     error: str = ""
-    line: str = ""
 
 
 def read_inbox(text: str | None) -> list[Said]:
-    """Return the lines of an inbox; a line that cannot be read has the kind ``bad``."""
+    """Return the lines of an inbox; a line that cannot be read has an ``error``."""
     return [_said(line) for line in stored.lines_in(text)]
 
 
 def _said(line: str) -> Said:
     try:
-        kind, *words = json.loads(line)
-        if kind == END:
-            end = _ended(words)
-            return Said(END, end.id, end=end, line=line)
-        if kind != TRIGGER:
+        kind, *parts = json.loads(line)
+        if kind == words.END:
+            return Said(line, end=_ended(parts))
+        if kind != words.TRIGGER:
             raise ValueError(f"{kind!r:.60} is no kind of line")
-        run_id, at = words
-        return Said(TRIGGER, _id(run_id), _seconds(at), line=line)
+        return Said(line, _trigger(parts))
     except Exception as error:
-        return Said(BAD, error=f"{error!r:.200}", line=line)
+        return Said(line, error=f"{error!r:.200}")
 
 
 def trigger_line(run_id: str, at: float | None = None) -> str:
     """Return the inbox line that requests one run; without ``at``, the script adds the time."""
-    return _compact([TRIGGER, run_id] if at is None else [TRIGGER, run_id, at])
+    return _compact([words.TRIGGER, run_id] if at is None else [words.TRIGGER, run_id, at])
 
 
 def end_line(
@@ -302,7 +294,7 @@ def end_line(
 
     ``Store.say`` adds when the run ended, by the time of Redis.
     """
-    return _compact([END, task_id, state, seconds, retries, error[:LONGEST_ERROR]])
+    return _compact([words.END, task_id, state, seconds, retries, error[:LONGEST_ERROR]])
 
 
 def result_line(end: Ended) -> str:
@@ -428,10 +420,12 @@ def _parts(kind: Callable[..., Any], *reads: Callable[[Any], Any]) -> Callable[[
 
 
 def _waiting(parts: list[Any]) -> tuple[Waiting, ...]:
-    return tuple(
-        Backfill.read(one) if isinstance(one, str) else Trigger(_id(one[0]), _instant(one[1]))
-        for one in parts
-    )
+    return tuple(Backfill.read(one) if isinstance(one, str) else _trigger(one) for one in parts)
+
+
+def _trigger(parts: list[Any]) -> Trigger:
+    run_id, at = parts
+    return Trigger(_id(run_id), _instant(at))
 
 
 def _ids(parts: list[Any]) -> tuple[str, ...]:

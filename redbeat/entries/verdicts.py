@@ -20,7 +20,7 @@ from redbeat.codec.stored import instant_in
 from redbeat.entries import decide
 from redbeat.entries import state as states
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import DISABLED, Decision, Plan, Trigger, score_of
+from redbeat.entries.decide import DISABLED, Decision, Plan, score_of
 from redbeat.entries.history import History, encode_meta, history_after_save
 from redbeat.entries.pauses import Pause
 from redbeat.entries.run import Rule, Run
@@ -221,7 +221,7 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
             pause = Pause(known.now, note, "pause_after_failures")
     _take_triggers(state, inbox)
     for said in inbox:
-        if said.kind == states.BAD:
+        if said.error:
             known.note(logging.ERROR, REMOVED, rule.name, said.line[:LONGEST_LINE], said.error)
     if pause is not None:
         known.note(logging.WARNING, PAUSED, rule.key, pause.note)
@@ -257,8 +257,8 @@ def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
     """Add the triggers in an inbox that are not known to the waiting runs, in place."""
     for said in inbox:
         known = {*state.ids, *(one.id for one in state.waiting)}
-        if said.kind == states.TRIGGER and said.id not in known:
-            state.waiting = (*state.waiting, Trigger(said.id, from_timestamp(said.at)))
+        if said.trigger is not None and said.trigger.id not in known:
+            state.waiting = (*state.waiting, said.trigger)
 
 
 def take_end(state: State, end: Ended, now: float) -> None:

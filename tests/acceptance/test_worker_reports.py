@@ -33,5 +33,5 @@ def test_a_report_is_a_line_for_the_entry(redis_url: str, shards: int) -> None:
         assert end is not None
         found = (end.state, end.seconds, end.retries, end.error)
         assert found == ("failed", 0.5, 2, r"ValueError: \ud83d")
-        assert said.id.endswith(row.key[-1])
+        assert end.id.endswith(row.key[-1])
     store.client.close()

@@ -76,7 +76,7 @@ def test_programs_and_beats_at_once_lose_nothing(world: World) -> None:
     loaded, row = world.load(), world.row()
     assert loaded.total_run_count == len(IDS)
     assert loaded.saved_state.identity == identity
-    assert [said.id for said in read_inbox(row.inbox)] == IDS
+    assert [said.trigger and said.trigger.id for said in read_inbox(row.inbox)] == IDS
     assert not state_of(row).problem
 
 

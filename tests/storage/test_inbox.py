@@ -280,7 +280,7 @@ def test_redis_says_when_a_run_ended(place: Place) -> None:
     assert place.store.say(key, end_line("x", "failed"), kind=words.END, age=0) == words.DONE
     (said,) = read_inbox(place.stored(key)["inbox"])
     assert said.end is not None
-    assert (said.id, said.end.state) == ("x", "failed")
+    assert (said.end.id, said.end.state) == ("x", "failed")
     assert said.end.at == pytest.approx(place.now - 3.5, abs=3), (
         "a repeated report is no second line"
     )

@@ -210,8 +210,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "trigger-forgets-others",
         "A trigger replaces other waiting triggers.",
         "entries/verdicts.py",
-        ("state.waiting = (*state.waiting, Trigger(said.id, from_timestamp(said.at)))"),
-        "state.waiting = (Trigger(said.id, from_timestamp(said.at)),)",
+        "state.waiting = (*state.waiting, said.trigger)",
+        "state.waiting = (said.trigger,)",
         ("tests/entries/test_verdicts.py",),
     ),
     Mutant(
