@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
-from redbeat.entries.status import Record
+from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, iso, overdue_text, plain
 from redbeat.presentation.text import duration
@@ -34,13 +34,16 @@ MAX_OVERDUE: Final = 20
 def record_json(record: Record) -> dict[str, Any]:
     """Return the JSON object of an entry for a list of entries."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
+    return stored | _state_json(record, record.static, record.problem)
+
+
+def _state_json(shown: Record | EntryStatus, static: bool, problem: str | None) -> dict[str, Any]:
     return {
-        **stored,
-        "state": record.state,
-        "due_at": iso(record.due_at),
-        "static": record.static,
-        "problem": record.problem,
-        "failing": plain(record.failing),
+        "state": shown.state,
+        "due_at": iso(shown.due_at),
+        "static": static,
+        "problem": problem,
+        "failing": plain(shown.failing),
     }
 
 
@@ -51,19 +54,12 @@ def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
     runs. Raises KeyError for an entry that is not stored.
     """
     status, (upcoming, problem) = entry.status, upcoming_or_problem(entry, UPCOMING)
+    problem = problem or (status.failing.reason if status.failing else None)
     return {
         **as_json(entry),
-        "state": status.state,
-        "due_at": iso(status.due_at),
-        "static": static,
-        "problem": problem or (status.failing.reason if status.failing else None),
-        "failing": plain(status.failing),
-        "reason": status.reason,
-        "note": status.note,
-        "last_success": iso(status.last_success),
-        "consecutive_failures": status.consecutive_failures,
-        "overdue": plain(status.overdue),
-        "upcoming": [iso(instant) for instant in upcoming],
+        **_state_json(status, static, problem),
+        **plain(status),
+        "upcoming": plain(upcoming),
         "backfills": [progress_json(one) for one in entry.backfills],
         "history": [occurrence_json(item) for item in entry.history],
     }
@@ -90,9 +86,7 @@ def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {
-        name: [
-            iso(at) for at in first_runs(load.found[name], minutes.since, minutes.end, sum(counts))
-        ]
+        name: plain(first_runs(load.found[name], minutes.since, minutes.end, sum(counts)))
         for name, counts in (load.entries.items() if listed else ())
     }
     return {
@@ -120,14 +114,8 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 def progress_json(one: Backfill) -> dict[str, Any]:
     """Return the progress of a backfill as a JSON object."""
-    return {
-        "since": iso(one.since),
-        "until": iso(one.until),
-        "sent": one.sent,
-        "total": one.total,
-        "rate": one.rate,
-        "finished": one.finished,
-    }
+    names = ("since", "until", "sent", "total", "rate", "finished")
+    return {name: plain(getattr(one, name)) for name in names}
 
 
 def problems_of(status: Status, max_late: float) -> Iterator[str]:
@@ -155,24 +143,20 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
         yield f"{len(status.overdue) - MAX_OVERDUE} more entries had no success in time"
 
 
+#: The fields of a status that its JSON object has under the same names.
+SHOWN: Final = (
+    *("leader", "beats", "standbys", "lock_key", "entries", "statics", "due_now", "most_late"),
+    *("overdue", "clock_offset", "key_prefix", "shards"),
+)
+
+
 def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
     """Return the JSON object of a schedule's status and problems."""
     return {
         "healthy": not problems,
         "problems": problems,
-        "leader": plain(status.leader),
-        "beats": plain(status.beats),
-        "standbys": plain(status.standbys),
-        "lock_key": status.lock_key,
         "total": sum(status.entries.values()),
-        "entries": status.entries,
-        "statics": status.statics,
-        "due_now": status.due_now,
-        "most_late": status.most_late,
-        "overdue": plain(status.overdue),
-        "clock_offset": status.clock_offset,
-        "key_prefix": status.key_prefix,
-        "shards": plain(status.shards),
+        **{name: plain(getattr(status, name)) for name in SHOWN},
         "redis": {"url": status.redis_url, **status.server},
         "versions": versions(),
     }
