@@ -146,6 +146,15 @@ def test_a_crontab_by_hand() -> None:
     assert by_hand(__type__="crontab", minute=None) == crontab()
 
 
+def test_equal_crontabs_are_objects_of_their_own() -> None:
+    one, other = (by_hand(__type__="crontab", minute="5", hour=1) for _ in range(2))
+    one.nowfun = lambda: None
+    one.minute = {7}
+    assert other == crontab(minute="5", hour=1)
+    assert (other.nowfun, other.minute) == (None, {5})
+    assert by_hand(__type__="crontab", minute="5", hour="1")._orig_hour == "1"
+
+
 def test_a_rule_by_hand() -> None:
     found = by_hand(__type__="rrule", freq="DAILY")
     assert found.freq == 3
