@@ -12,7 +12,7 @@ import click
 from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
-from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
+from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries, save_unchanged
 from redbeat.presentation.describe import iso
 from redbeat.printing import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
@@ -29,7 +29,6 @@ from .command import (
     Styled,
     command,
     failure,
-    save_unchanged,
 )
 from .options import option
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, tzinfo
 from functools import cached_property, wraps
 from importlib import import_module
@@ -47,10 +47,9 @@ def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     name = app.conf.beat_scheduler
     if str(aliases.get(name, name)).startswith(DJANGO):
         return RedBeatSchedulerEntry
-    try:
+    entry_class = None
+    with suppress(ImportError, AttributeError):  # ``celery beat`` reports the error at its start
         entry_class = getattr(_import_scheduler(name, aliases), "Entry", None)
-    except (ImportError, AttributeError):  # ``celery beat`` reports the import error at its start
-        entry_class = None
     if inspect.isclass(entry_class) and issubclass(entry_class, RedBeatSchedulerEntry):
         return entry_class
     return RedBeatSchedulerEntry
@@ -65,19 +64,6 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
             raise
         import_module("django").setup()
         return symbol_by_name(name, aliases=aliases)
-
-
-def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
-    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
-
-    If the class of the entry overrides ``save()`` without the argument ``if_unchanged``, this
-    function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
-    """
-    parameters = inspect.signature(entry.save).parameters
-    if "if_unchanged" in parameters or "kwargs" in parameters:
-        entry.save(if_unchanged=True)
-    else:
-        RedBeatSchedulerEntry.save(entry, if_unchanged=True)
 
 
 #: The colour of each entry state except ``scheduled``.

@@ -8,13 +8,14 @@ import click
 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
+from redbeat.management.apply import save_unchanged
 from redbeat.presentation.describe import as_json, timing_text
 from redbeat.presentation.rule_text import KINDS, has_own_zone
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 
 from . import checks, completion
-from .command import EX_CONFLICT, Console, command, failure, save_unchanged
+from .command import EX_CONFLICT, Console, command, failure
 from .entry_options import as_option_errors, entry_options, table_from
 from .options import load, option, option_error
 

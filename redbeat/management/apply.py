@@ -5,6 +5,7 @@ The class :class:`Change` also describes each change that an import or a migrati
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -78,6 +79,19 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
             return schedule.entry_class(**{**definition, "name": name, "app": schedule.app})
     except TypeError as error:
         raise InvalidEntryError(str(name), f"is not a valid entry definition: {error}") from error
+
+
+def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
+    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
+
+    If the class of the entry overrides ``save()`` without the argument ``if_unchanged``, this
+    function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
+    """
+    parameters = inspect.signature(entry.save).parameters
+    if "if_unchanged" in parameters or "kwargs" in parameters:
+        entry.save(if_unchanged=True)
+    else:
+        RedBeatSchedulerEntry.save(entry, if_unchanged=True)
 
 
 @contextmanager

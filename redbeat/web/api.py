@@ -24,6 +24,7 @@ from redbeat.codec.stored import json_in
 from redbeat.entries import edits, pauses, policy
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
+from redbeat.management.apply import save_unchanged
 from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
@@ -198,7 +199,7 @@ def put() -> ResponseReturnValue:
         if request.if_match:
             abort(412, "The entry does not exist.")
         entry = new_entry(schedule, name, table)
-        entry.save(if_unchanged=True)
+        save_unchanged(entry)
         audit("created", name)
         return _entry_response(name, 201)
     if "*" in request.if_none_match:
@@ -218,7 +219,7 @@ def patch() -> ResponseReturnValue:
 def _change(name: str, entry: Any, table: dict[str, Any]) -> ResponseReturnValue:
     _check_version(entry)
     change_entry(entry, table)
-    entry.save(if_unchanged=True)
+    save_unchanged(entry)
     audit("changed", name)
     return _entry_response(name)
 

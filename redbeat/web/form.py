@@ -277,7 +277,7 @@ def save() -> ResponseReturnValue:
             stored = copy(entry)
             form.change(entry)
             changes = apply.differences(stored, entry)
-            entry.save(if_unchanged=True)
+            apply.save_unchanged(entry)
     except ConflictError:
         return _conflict(name, form)
     if form.errors:
@@ -325,7 +325,7 @@ def create() -> ResponseReturnValue:
     try:
         with form.errors_noted():
             entry = form.new_entry()
-            entry.save(if_unchanged=True)
+            apply.save_unchanged(entry)
     except ConflictError:
         form.errors["name"] = "an entry with this name exists; choose another name"
         return _page(None, None, form, 409)

@@ -8,13 +8,16 @@ from html import unescape
 from html.parser import HTMLParser
 
 import pytest
+from celery import Celery
 from celery.schedules import crontab
+from jinja2 import BytecodeCache
 
 from redbeat import rrule
 from redbeat.entries.policy import FIELDS
 from redbeat.schedule import Schedule
+from tests.cli.test_classes import Owned
 from tests.conftest import Make
-from tests.web.conftest import Browser, Open
+from tests.web.conftest import Browser, Open, create_site
 
 NEW = {"name": "nightly", "task": "proj.note", "kind": "cron", "rule": "30 2 * * *"}
 
@@ -113,6 +116,18 @@ def test_a_crontab_with_two_kinds_of_days_is_explained(browser: Browser) -> None
 def test_an_entry_is_created_paused(browser: Browser, schedule: Schedule) -> None:
     browser.done("/new", "", **NEW, paused="1")
     assert schedule["nightly"].status.state == "paused"
+
+
+def test_a_class_may_save_without_arguments(app: Celery, compiled: BytecodeCache) -> None:
+    browser = Browser(create_site(Schedule(app, Owned), compiled).test_client(), {})
+    assert "The entry was created." in browser.done("/new", "", **NEW)
+    values = values_in(browser.get("/entry/edit", name="nightly"))
+    browser.done("/entry/edit", "nightly", **{**values, "rule": "31 2 * * *"})
+    for code, name in ((200, "nightly"), (201, "other")):
+        fields = {"task": "t", "every": 60}
+        answer = browser.client.put("/api/entry", query_string={"name": name}, json=fields)
+        assert answer.status_code == code, answer.text
+    assert {entry.task for entry in Schedule(app, Owned).values()} == {"t"}
 
 
 def test_an_existing_entry_is_not_replaced(
