@@ -278,14 +278,11 @@ def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
     """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
     for keys in chain.from_iterable(map(outside, store.parts)):
         for row in store.read(keys).rows if keys else ():
-            yield _of_outside(row, encodable(store.keys.name_of(row.key)), schedule)
-
-
-def _of_outside(row: views.Shown, name: str, schedule: Schedule) -> Finding:
-    try:
-        _entry_of(row, schedule)
-    except Exception as error:  # a schedule class may raise any error
-        problem = f"is stored, but not in the schedule, and cannot be read: {error}"
-        return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    problem = "is stored, but not scheduled"
-    return Finding("orphan", encodable(row.key), problem, status.how_to_schedule(name))
+            try:
+                _entry_of(row, schedule)
+            except Exception as error:  # a schedule class may raise any error
+                problem = f"is stored, but not in the schedule, and cannot be read: {error}"
+                yield Finding("unreadable", encodable(row.key), problem, CORRECT)
+                continue
+            remedy = status.how_to_schedule(encodable(store.keys.name_of(row.key)))
+            yield Finding("orphan", encodable(row.key), "is stored, but not scheduled", remedy)

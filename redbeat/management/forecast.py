@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from itertools import chain, islice, pairwise, takewhile
@@ -470,7 +470,9 @@ def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
     )
     end = instants[MAX_RUNS]
     for name, entry in entries.items():
-        entries[name] = _until(entry, end)
+        before = [run for run in entry.before if run.scheduled_at < end]
+        after = entry.after and [run for run in entry.after if run.scheduled_at < end]
+        entries[name] = replace(entry, before=before, after=after)
     return end, bisect_left(instants, end)
 
 
@@ -504,9 +506,3 @@ def _runs_in(
     """
     runs = computable(entry, lambda: entry.runs_from(since, now))
     return list(islice(takewhile(lambda run: run.scheduled_at < end, runs), MAX_RUNS + 1))
-
-
-def _until(entry: EntrySimulation, end: datetime) -> EntrySimulation:
-    before = [run for run in entry.before if run.scheduled_at < end]
-    after = entry.after and [run for run in entry.after if run.scheduled_at < end]
-    return EntrySimulation(entry.zone, before, after, entry.enabled)

@@ -21,7 +21,7 @@ from redbeat.printing import encodable
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
 from redbeat.storage.layout import layout_of
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Counts, Presence
+from redbeat.storage.views import Counts
 
 
 class Shard(NamedTuple):
@@ -154,17 +154,12 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
         leader = leader._replace(last_seen=from_timestamp(counts.last_tick))
     lockless, standbys = [], []
     for beat in counts.beats:
+        # The time ``beat.seen`` may be invalid, because another program may have written it.
+        info = BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))
         if beat.token == counts.holder:
-            leader = _info_of(beat)
-        elif beat.token in counts.holders:
-            lockless.append(_info_of(beat))
-        elif beat.locked:
-            standbys.append(_info_of(beat))
-        elif beat.seen >= counts.now - SEEN_WITHIN:
-            lockless.append(_info_of(beat))
+            leader = info
+        elif beat.locked and beat.token not in counts.holders:
+            standbys.append(info)
+        elif beat.locked or beat.seen >= counts.now - SEEN_WITHIN:
+            lockless.append(info)
     return leader, lockless, standbys
-
-
-def _info_of(beat: Presence) -> BeatInfo:
-    # The time ``beat.seen`` may be invalid, because another program may have written it.
-    return BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))

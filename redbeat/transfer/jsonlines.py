@@ -93,69 +93,39 @@ def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
         number += 1
         where = f"line {number}"
         if len(line) > MAX_LINE:
-            _skip_line(file, line)
+            while line and not line.endswith(b"\n"):
+                line = file.readline(MAX_LINE)  # the rest is ignored
             yield Incoming(where, problem=f"line: is longer than {MAX_LINE} bytes")
         elif line.strip():
             yield read_safely(where, partial(_read, schedule, where, line))
 
 
-def _skip_line(file: IO[bytes], line: bytes) -> None:
-    """Read and ignore the rest of a line; ``line`` is the part that was already read."""
-    while line and not line.endswith(b"\n"):
-        line = file.readline(MAX_LINE)
-
-
 def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
-    line = _object(text)
-    if "calendar" in line:
-        return Incoming(where, calendar=_calendar(line))
-    line = _checked_entry(line)
-    name = line["definition"]["name"]
-    policy, meta, runtime = (_json_text(line.get(field)) for field in ("policy", "meta", "runtime"))
-    definition = json.dumps(line["definition"])
-    entry = schedule.entry_class.from_definition(schedule.app, definition, policy)
-    if entry.name != name:
-        raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
-    if meta:
-        History.read(meta)  # an invalid history raises DecodeError
-    history = "".join([f"{text}\n" for text in line.get("history") or ()])
-    return Incoming(
-        where,
-        entry,
-        static=bool(line.get("static")),
-        meta=meta,
-        runtime=runtime,
-        history=history,
-        identity=line.get("identity") or "",
-    )
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value) if value else ""
-
-
-def _calendar(line: dict[str, Any]) -> Calendar:
-    fields: dict[str, Any] = {"days": [], "rules": [], "zone": None}
-    return Calendar.from_fields(line["calendar"], fields | line)
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line, after a check of the names and types of its fields."""
     line: dict[str, Any] = json_from("line", text, dict)
     _check_fields("", line, CALENDAR if "calendar" in line else FIELDS)
     check_kinds("", line, KINDS)
-    return line
-
-
-def _checked_entry(line: dict[str, Any]) -> dict[str, Any]:
-    """Check the field values of an entry; return the line with the name also in the definition."""
+    if "calendar" in line:
+        fields: dict[str, Any] = {"days": [], "rules": [], "zone": None, **line}
+        return Incoming(where, calendar=Calendar.from_fields(line["calendar"], fields))
     _check_fields("policy.", line.get("policy") or {}, POLICY)
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
     if not (identity.isascii() and identity.isprintable() and len(identity) <= MAX_IDENTITY):
         problem = f"must be at most {MAX_IDENTITY} printable ASCII characters, not {identity!r:.60}"
         raise InvalidEntryError("identity", problem)
-    return _with_name(line)
+    name = _name_in(line)
+    definition, policy, meta, runtime = (
+        json.dumps(line[field]) if line.get(field) else ""
+        for field in ("definition", "policy", "meta", "runtime")
+    )
+    entry = schedule.entry_class.from_definition(schedule.app, definition, policy)
+    if entry.name != name:
+        raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
+    if meta:
+        History.read(meta)  # an invalid history raises DecodeError
+    history = "".join([f"{text}\n" for text in line.get("history") or ()])
+    is_static = bool(line.get("static"))
+    return Incoming(where, entry, "", is_static, meta, runtime, history, identity)
 
 
 def _check_fields(parent: str, fields: dict[str, Any], known: Collection[str]) -> None:
@@ -178,8 +148,8 @@ def _check_history(lines: Any) -> None:
             raise InvalidEntryError("history", problem)
 
 
-def _with_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of an entry, after adding the entry name to the definition.
+def _name_in(line: dict[str, Any]) -> Any:
+    """Return the name of an entry, which its definition has then, too.
 
     A name that is a number becomes a string.
     """
@@ -192,7 +162,7 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
         problem = f"is {name!r:.60}, but the definition has {inner_name!r:.60}; remove one name"
         raise InvalidEntryError("name", problem)
     definition["name"] = str(name) if isinstance(name, int) else name
-    return line
+    return definition["name"]
 
 
 class Exported(NamedTuple):
