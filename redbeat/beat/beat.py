@@ -524,7 +524,8 @@ class Beat:
             return
         try:
             run = self.rules.run_of(row, now)
-            plan, inbox = self.rules.plan_of(run.rule), read_inbox(row.inbox) if row.inbox else []
+            plan = self.rules.plan_of(run.rule) if run.rule.policy.exclude else run.rule.plan
+            inbox = read_inbox(row.inbox) if row.inbox else []
         except Exception as error:
             self._cannot_load(row, error, now)
             return

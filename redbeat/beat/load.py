@@ -90,12 +90,10 @@ class Rules:
         self._exclusion.cache_clear()
 
     def plan_of(self, rule: Rule) -> Plan:
-        """Return the plan of a rule with its calendars; raises :exc:`DecodeError`."""
+        """Return the plan of a rule that names calendars; raises :exc:`DecodeError`."""
         names, plan = rule.policy.exclude, rule.plan
-        if not names:
-            return plan
         exclusion = self._exclusion(names, plan.zone or UTC, rule.policy.on_excluded)
-        return replace(plan, exclusion=exclusion)
+        return Plan(plan.schedule, plan.zone, plan.policy, plan.identity, exclusion)
 
     def _make_exclusion(self, names: tuple[str, ...], zone: tzinfo, moves: str) -> Exclusion:
         found = calendars.decode_calendars(self._calendars, names)
