@@ -29,8 +29,8 @@ from redbeat.entries import definition as definitions
 from redbeat.entries import policy as policies
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
-from redbeat.entries.decide import DISABLED, PARKED, Decision, Expected, Plan, Run
-from redbeat.entries.history import Change, History, SavedState, Texts, decode_meta, encode_meta
+from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Expected, Plan, Run
+from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
 from redbeat.entries.lazy import restore_lazy, with_field
 from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
@@ -403,22 +403,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             history = History.of_meta(known)
             for name, value in fields.items():
                 setattr(self, name, value)
-        self.adopt(*history, identity)
+        self.adopt(history, identity)
 
-    def adopt(
-        self,
-        last_run_at: datetime | None,
-        total_run_count: int,
-        scheduled_at: datetime | None,
-        identity: str | None = None,
-    ) -> None:
+    def adopt(self, history: History, identity: str | None = None) -> None:
         """Set the run history of this entry, as if it was stored. No round trip."""
-        self.last_run_at, self.total_run_count = last_run_at, total_run_count
-        self.scheduled_at, self.timing_change = scheduled_at, None
+        last, count, self.scheduled_at = history
+        self.last_run_at, self.total_run_count, self.timing_change = last, count, None
+        if identity is None:
+            identity = self.saved_state.identity
         self.saved_state = self.saved_state._replace(
-            last_run_at=last_run_at,
-            total_run_count=total_run_count,
-            identity=self.saved_state.identity if identity is None else identity,
+            last_run_at=last, total_run_count=count, identity=identity
         )
 
     @property
@@ -485,8 +479,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         last, anchor = self.last_run_at, self.anchor
         plan, runs, change = self.occurrence_plan(), self.total_run_count, self.timing_change
         if change and anchor and not asks_itself(self.schedule):
-            before = change.plan_before(plan, _zone_of(self.app))
-            return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
+            return change.decide(plan, _zone_of(self.app), anchor, now, runs)
         return decide.decide(plan, last, anchor, now, due or now, runs)
 
     def plan_without_calendars(self) -> Plan:
@@ -649,14 +642,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if last is not None and not asks_itself(entry.schedule):
             last = decide.latest_before(entry.occurrence_plan(), min(last, instant), instant)
         entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
-        entry.adopt(last, runs, last)
+        entry.adopt(History(last, runs, last))
         saving.restart_if_finished(entry, entry.texts(), instant)
         return entry
 
     def created_at(self: Self, instant: datetime) -> Self:
         """Return a copy with the history of an entry that was created at ``instant``."""
         entry = copy.copy(self)
-        entry.adopt(decide.counts_from(self.schedule, instant), 0, None)
+        entry.adopt(History(decide.counts_from(self.schedule, instant)))
         return entry
 
     def is_due(self) -> schedstate | Any:
@@ -1001,7 +994,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         run, decision, entry = self.run, self.decision(), self.__copy__()
         ran_at = last_run_at or (run.now if run else self.default_now())
         nominal = None if last_run_at else decision.anchor or decision.scheduled_at
-        entry.adopt(ran_at, self.total_run_count + (not only_update_last_run_at), nominal)
+        count = self.total_run_count + (not only_update_last_run_at)
+        entry.adopt(History(ran_at, count, nominal))
         if run is None:
             saving.record_run(store_of(entry.app), entry)
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redbeat.beat.waits import should_log
 from redbeat.codec.stored import text_of
 from redbeat.config import key_aside
+from redbeat.entries.history import History
 from redbeat.entry import RedBeatSchedulerEntry, is_redbeat_entry
 from redbeat.errors import described
 from redbeat.printing import get_logger
@@ -111,5 +112,6 @@ class OwnTick:
         """Send an entry that only the program has; its object remembers the run."""
         decision, count = entry.decision(), entry.total_run_count + 1
         seconds: float | None = self._scheduler.send_if_due(entry, **options)
-        entry.adopt(entry.default_now(), count, decision.anchor or decision.scheduled_at)
+        nominal = decision.anchor or decision.scheduled_at
+        entry.adopt(History(entry.default_now(), count, nominal))
         return seconds

@@ -19,7 +19,7 @@ from celery.schedules import schedule as interval
 from redbeat.calendar import sun, times, walltime, zones
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.decide import Plan, aware
-from redbeat.entries.history import encode_meta
+from redbeat.entries.history import History, encode_meta
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError, described
 from redbeat.management.apply import differences
@@ -185,7 +185,7 @@ def _count_to(first: datetime, entry: RedBeatSchedulerEntry, plan: Plan, now: da
     if isinstance(entry.schedule, interval):
         if first == now:  # count from the run that is due now, not from the one that it missed
             anchor = now - entry.schedule.run_every
-            entry.adopt(entry.last_run_at, entry.total_run_count, anchor)
+            entry.adopt(History(entry.last_run_at, entry.total_run_count, anchor))
     elif plan.policy.misfire_grace_time is None:
         decision = entry.decision_at(now)
         if first != (now if decision.due else decision.next_at):

@@ -15,6 +15,7 @@ import time_machine
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.history import History
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 
@@ -133,7 +134,7 @@ def runs_of(entry: RedBeatSchedulerEntry, score: float, now: datetime) -> list[f
         if decision.scheduled_at is not None:
             runs.append(moment.timestamp())
             anchor = decision.anchor or decision.scheduled_at
-            entry.adopt(moment, entry.total_run_count + 1, anchor)
+            entry.adopt(History(moment, entry.total_run_count + 1, anchor))
         moment = decision.next_at
     return runs
 

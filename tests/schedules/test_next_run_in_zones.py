@@ -363,7 +363,7 @@ def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: s
     if second.tzinfo is not None:
         first = first.astimezone(second.tzinfo)
     entry = RedBeatSchedulerEntry("a", "t", schedule(3600), app=APP)
-    entry.adopt(first, 1, NIGHTS[1])
+    entry.adopt(History(first, 1, NIGHTS[1]))
     assert entry.anchor == NIGHTS[1]
     entry.last_run_at = first.astimezone(UTC)
     assert entry.anchor == NIGHTS[1], "the same instant"
