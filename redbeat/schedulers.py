@@ -234,9 +234,9 @@ class RedBeatScheduler(Scheduler):
         store = self.stores[0]  # read first, because a client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = conf_of(self.app).lock_key
-        if conf_of(self.app).shards > 1:
-            self.lock = self._shards.locks[0] if self.lock is None else self.lock
-            self._shards.use_lock(self.lock, self.lock_timeout)
+        if self._parted is not None:
+            self.lock = self._parted.locks[0] if self.lock is None else self.lock
+            self._parted.use_lock(self.lock, self.lock_timeout)
         elif self.lock is None and self.lock_key:
             self.lock = BeatLock(store, self.lock_key, self.lock_timeout, self.clock)
 
@@ -265,19 +265,19 @@ class RedBeatScheduler(Scheduler):
     @property
     def _locks(self) -> Sequence[BeatLock | None]:
         """The beat lock of each part of the schedule."""
-        if conf_of(self.app).shards > 1:
-            return self._shards.locks
+        if self._parted is not None:
+            return self._parted.locks
         return [self.lock if isinstance(self.lock, BeatLock) else None]
 
     @cached_property
     def _beat(self) -> Beat | PartedBeat:
-        if conf_of(self.app).shards > 1:
-            return self._shards
-        return Beat(self, self.stores[0], self._locks[0], self._statics[0])
+        return self._parted or Beat(self, self.stores[0], self._locks[0], self._statics[0])
 
     @cached_property
-    def _shards(self) -> PartedBeat:
-        """The beat of a schedule with several shards."""
+    def _parted(self) -> PartedBeat | None:
+        """The beat of a schedule with several shards, None for one shard."""
+        if conf_of(self.app).shards <= 1:
+            return None
         if self._overrides_schedule:
             raise ConfigurationError(
                 "a scheduler class with its own schedule does not work with redbeat_shards > 1"
@@ -296,7 +296,7 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def _wakeup(self) -> WakeUp:
         wakeup = WakeUp(self.stores[0].client, self.stores[0].keys.wakeup)
-        wakeup.wanted = self._beat.wake if isinstance(self._beat, PartedBeat) else None
+        wakeup.wanted = self._parted.wake if self._parted is not None else None
         return wakeup
 
     # -- the schedule --------------------------------------------------------------------------
@@ -511,8 +511,8 @@ class RedBeatScheduler(Scheduler):
             logger.exception("beat: sync() failed, trying again after %s s", self.sync_every)
 
     def _wait(self, seconds: float) -> None:
-        if isinstance(self._beat, PartedBeat):
-            self._wakeup.channels = self._beat.channels
+        if self._parted is not None:
+            self._wakeup.channels = self._parted.channels
         if self._beat.available and self._wakeup.listen():
             return  # tick again, because messages before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
@@ -711,7 +711,7 @@ class RedBeatScheduler(Scheduler):
             logger.error("beat: Could not record the last runs: %s", described(error))
         try:
             if beat is not None:
-                if not isinstance(beat, PartedBeat):
+                if self._parted is None:
                     beat.use_lock(self.lock, self.lock_timeout)
                 beat.release_lock()
             elif self.lock is not None and getattr(self.lock, "leading", True):
