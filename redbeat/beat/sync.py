@@ -18,7 +18,7 @@ from redbeat.beat.turn import Turn
 from redbeat.calendar.zones import from_timestamp, zone_key
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
-from redbeat.entries import changes, history
+from redbeat.entries import changes, decide
 from redbeat.entries.decide import PARKED
 from redbeat.entries.state import State
 from redbeat.printing import get_logger, plural
@@ -149,7 +149,7 @@ class Sync:
             return True
         if before:
             logger.warning("beat: The time zone changed from %s to %s", before, zone)
-            timing, count = history.Change(before, None, now), 0
+            timing, count = decide.Change(before, None, now), 0
             parts = self.store.scan()
             members = {key for part in parts for key, score in part if score != PARKED}
             for keys in commands.batches(sorted(members)):
@@ -164,7 +164,7 @@ class Sync:
         self.turn.exchange([Change("", index=[["HSET", words.STATS, commands.TIME_ZONE, zone]])])
         return True
 
-    def _in_new_zone(self, row: Row, timing: history.Change) -> Change | None:
+    def _in_new_zone(self, row: Row, timing: decide.Change) -> Change | None:
         """Return the change of an entry whose next run depends on the app's time zone, else None.
 
         What cannot be loaded is logged when it is due.

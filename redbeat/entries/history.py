@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_urlsafe
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
-
-from celery.utils.time import timezone as celery_zones
 
 from redbeat import decoder
 from redbeat.calendar.zones import UTC, zone_key, zone_named
@@ -22,7 +19,7 @@ from redbeat.errors import DecodeError
 from redbeat.schedules.rule import RuleSchedule, zone_extension
 from redbeat.storage.rows import Row
 
-from .decide import Plan, aware, counts_from
+from .decide import Change, aware, counts_from
 from .definition import decode_definition, decode_policy
 from .pauses import Pause
 from .policy import Policy
@@ -65,28 +62,6 @@ class History(NamedTuple):
         """Return the history in a decoded ``meta`` field; raises :exc:`DecodeError`."""
         checked = _checked(meta)
         return cls(checked["last_run_at"], checked.get("total_run_count", 0))
-
-
-class Change(NamedTuple):
-    """A change of ``timezone`` or ``start_time``: their values until the instant ``at``.
-
-    A ``timezone`` of "" is the time zone of the app. Beats keep the change until the next run is
-    recorded.
-    """
-
-    timezone: str
-    start_time: datetime | None
-    at: datetime
-
-    def plan_before(self, plan: Plan, app_zone: tzinfo | None) -> Plan:
-        """Return the plan until the change of an entry that now has ``plan``."""
-        try:
-            zone = zone_named(self.timezone) if self.timezone else app_zone or plan.zone
-        except ValueError:  # before Celery 5.7, the local time zone of a host has no name
-            zone = celery_zones.local
-        end = min(self.at, plan.policy.end_time or self.at)
-        policy = replace(plan.policy, start_time=self.start_time, end_time=end)
-        return replace(plan, zone=zone, policy=policy)
 
 
 #: The stored definition and the stored policy of an entry.

@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple, get_args
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec import stored
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import Trigger, is_id
-from redbeat.entries.history import Change
+from redbeat.entries.decide import Change, Trigger, is_id
 from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import RunState
 from redbeat.storage import words
@@ -358,9 +357,10 @@ def _decoded(text: str) -> State:
     fields = json.loads(text)
     if not isinstance(fields, dict):
         raise ValueError(f"it is not an object: {text:.60}")
-    marks, identity = Marks(*fields.get("m", ())), _text(fields.get("id", ""))
-    state = State(marks, identity, fields.get("of", ""))
-    _mark("".join((*marks, state.meta)))
+    marks, identity, of = Marks(*fields.get("m", ())), fields.get("id", ""), fields.get("of", "")
+    if not _is_word("".join((*marks, of))):
+        raise ValueError(f"{(*marks, of)!r:.60} are not marks")
+    state = State(marks, identity if _is_word(identity) else _text(identity), of)
     for name, value in fields.items():
         if name in _READ:
             setattr(state, name, _READ[name](value))
@@ -378,7 +378,6 @@ def _checked(kind: str, is_valid: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return checked
 
 
-_mark = _checked("a mark", lambda value: isinstance(value, str) and _is_word(value))
 _id = _checked("an id", lambda value: isinstance(value, str) and is_id(value))
 _whole = _checked(
     "a whole number", lambda value: type(value) is int and 0 <= value <= stored.MAX_WHOLE

@@ -395,8 +395,7 @@ def _decision(known: Known) -> Decision:
         last = anchor = min(anchor, now)
     change = known.state.change
     if change is not None:
-        before = change.plan_before(plan, known.app_zone)
-        return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
+        return change.decide(plan, known.app_zone, anchor, now, runs)
     decision = decide.decide(plan, last, anchor, now, now, runs)
     # With the old anchor, which is in the future, each decision would restart the wait.
     return decision._replace(anchor=now) if ahead and anchor is now else decision

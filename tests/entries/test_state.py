@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import Trigger
-from redbeat.entries.history import Change
+from redbeat.entries.decide import Change, Trigger
 from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import read_history, run_line
 from redbeat.entries.state import (
