@@ -22,6 +22,7 @@ from flask_login import LoginManager, UserMixin, current_user, login_user, logou
 from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from werkzeug.datastructures import Authorization
 from werkzeug.exceptions import BadRequest
 from werkzeug.local import LocalProxy
 from werkzeug.sansio.utils import host_is_trusted
@@ -95,9 +96,9 @@ class Access:
                 return user
         return None
 
-    def has_token(self, token: str) -> bool:
-        """Return whether a token is one of the configured tokens."""
-        return any(_equal_secrets(known, token) for known in self.tokens)
+    def user_of(self, token: str) -> str | None:
+        """Return the user name for a token if it is one of the configured tokens."""
+        return TOKEN_USER if any(_equal_secrets(known, token) for known in self.tokens) else None
 
     def admits_host(self, header: str) -> bool:
         """Return whether requests with this ``Host`` header are allowed.
@@ -229,9 +230,7 @@ def login() -> ResponseReturnValue:
     if flask.request.method == "GET":
         return _login_form("")
     token = flask.request.form.get("token", "")
-    name, wait = flask.current_app.extensions["guesses"].check(
-        lambda: TOKEN_USER if access.has_token(token) else None
-    )
+    name, wait = flask.current_app.extensions["guesses"].check(lambda: access.user_of(token))
     if wait:
         return _too_many(wait)
     if name is None:
@@ -333,27 +332,26 @@ def _user_of_request(_request: Any) -> User | None:
 
     After too many wrong credentials, ``g.wait`` is the number of seconds that the client must wait.
     """
+    credentials = flask.request.authorization
     if access.user is not None:
         name = access.user(flask.request.environ)
     elif not access.required:
         name = flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
-    elif flask.request.authorization is None:
+    elif credentials is None:
         name = None
     else:
-        name, flask.g.wait = flask.current_app.extensions["guesses"].check(_name_in_header)
+        guesses = flask.current_app.extensions["guesses"]
+        name, flask.g.wait = guesses.check(lambda: _name_in(credentials))
         if name and flask.session.get("known") != name:
             flask.session["known"] = name
     return User(name) if name else None
 
 
-def _name_in_header() -> str | None:
-    """Return the user name in the ``Authorization`` header, or None for wrong credentials."""
-    credentials = flask.request.authorization
-    if credentials is not None and credentials.type == "basic":
+def _name_in(credentials: Authorization) -> str | None:
+    """Return the user name in an ``Authorization`` header, or None for wrong credentials."""
+    if credentials.type == "basic":
         return access.user_with(credentials.username or "", credentials.password or "")
-    if credentials is not None and credentials.type == "bearer":
-        return TOKEN_USER if access.has_token(credentials.token or "") else None
-    return None
+    return access.user_of(credentials.token or "") if credentials.type == "bearer" else None
 
 
 def _unauthorized() -> ResponseReturnValue:

@@ -17,7 +17,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.cli import COMMANDS
-from redbeat.cli.list import list_
+from redbeat.cli.show import list_
 from tests.acceptance.processes import Process
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 from tests.docs.reader import Reader
