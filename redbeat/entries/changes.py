@@ -10,7 +10,7 @@ from redbeat.codec.stored import seconds_in
 from redbeat.entries.history import Texts
 from redbeat.entries.state import State, digest_of_meta
 from redbeat.storage import words
-from redbeat.storage.reading import reading
+from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
@@ -28,8 +28,8 @@ def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> 
 
 def read(store: Store, keys: Sequence[str]) -> dict[str, Row]:
     """Return the rows of the entries that exist. One round trip; pass at most 500 keys."""
-    answers = apply(store, reading(keys)).answers
-    return {answer.row.key: answer.row for answer in answers if answer.row is not None}
+    rows = read_rows(store, keys)
+    return {row.key: row for row in rows if row.definition is not None or row.problem}
 
 
 def texts_in(row: Row) -> Texts:

@@ -29,7 +29,7 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.commands import batches, not_an_entry
 from redbeat.storage.reading import read_rows
-from redbeat.storage.rows import Change, Reply, Row, digest_of, new_mark
+from redbeat.storage.rows import Change, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
 #: The side key in which :func:`pop` notes for a minute what it deleted.
@@ -150,12 +150,10 @@ def _changed(
     skip: tuple[type[Exception], ...],
 ) -> Iterator[Row]:
     page = store.read(keys)
-    found, now = [shown.stored for shown in page.rows], page.now
+    found, now = _found_in(shown.stored for shown in page.rows), page.now
     for attempt in range(changes.ATTEMPTS + 1):
         rows, made = list[Row](), list[Change]()
         for row in found:
-            if row.definition is None:
-                continue
             if attempt == changes.ATTEMPTS:
                 raise ConflictError(store.keys.name_of(row.key))
             with suppress(*skip):
@@ -171,7 +169,11 @@ def _changed(
         for row, change, answer in zip(rows, made, reply.answers, strict=True):
             if answer.word == words.DONE:
                 yield changes.after(row, change)
-        found, now = [answer.row for answer in reply.answers if answer.row is not None], reply.now
+        found, now = _found_in(answer.row for answer in reply.answers), reply.now
+
+
+def _found_in(rows: Iterable[Row | None]) -> list[Row]:
+    return [row for row in rows if row is not None and row.definition is not None]
 
 
 # -- delete ----------------------------------------------------------------------------------------
@@ -287,11 +289,11 @@ def request_run(store: Store, entry: Any) -> str:
     line = trigger_line(run_id)
     word = store.say(key, line, kind=words.TRIGGER, age=0, doubt=WAITING)
     if word == words.LOOK:
-        row = _existing(store, entry)
+        row = _row_of(store, entry)
         is_full = len(shown_state(row, math.inf).triggers) >= MAX_TRIGGERS
         word = words.FULL if is_full else store.say(key, line, kind=words.TRIGGER, age=0)
     if word == words.ABSENT:
-        _existing(store, entry)  # says if the key is not an entry's
+        _row_of(store, entry)  # says if the key is not an entry's
         raise KeyError(entry.name)
     if word == words.FULL:
         problem = f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting; check that a beat runs"
@@ -303,7 +305,7 @@ def request_run(store: Store, entry: Any) -> str:
     return str(entry.task_id_of(run_id))
 
 
-def _existing(store: Store, entry: Any) -> Row:
+def _row_of(store: Store, entry: Any) -> Row:
     """Return the row of an entry; raises KeyError. One round trip."""
     key = entry.writable_key()
     row = changes.read(store, [key]).get(key)
@@ -383,7 +385,7 @@ def stored_backfills(store: Store, entry: Any) -> list[Backfill]:
 
     Raises KeyError if the entry does not exist, and :exc:`DecodeError` if it cannot be read.
     """
-    row = _existing(store, entry)
+    row = _row_of(store, entry)
     entry_of(row, entry.app, type(entry))
     return list(changes.state_of(row).backfills)
 

@@ -14,7 +14,7 @@ from redbeat.config import key_aside
 from redbeat.storage import words
 from redbeat.storage.commands import BATCH, SCAN_COUNT, Commands, batches
 from redbeat.storage.keys import WRONG_TYPE, Keys
-from redbeat.storage.rows import Change, Row, digest_of, joined_texts
+from redbeat.storage.rows import Row, digest_of, joined_texts
 from redbeat.storage.views import Counts, Cursor, Page, Past, Presence, Shown
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ MOST_FAILING: Final = 1000
 
 #: No row has this digest.
 NOTHING_HAS: Final = "-"
-
-
-def reading(keys: Iterable[str]) -> list[Change]:
-    """Return changes that only read: they expect what no row has, so their answers are the rows."""
-    return [Change(key, expect=NOTHING_HAS) for key in keys]
 
 
 def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:

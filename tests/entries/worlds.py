@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from redbeat.entries.state import Hold, State, digest_of_meta, trigger_line
 from redbeat.storage.keys import Keys
 from redbeat.storage.rows import Change, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
+from redbeat.storage.views import Page
 from redbeat.storage.words import DONE, TRIGGER
 from tests.deployments import PREFIX
 
@@ -31,6 +33,8 @@ Hook = Callable[[], object]
 
 class HookedStore(Store):
     """A store that calls a hook before each turn, and loses replies as a client with retries does.
+
+    A read of rows counts as a turn.
 
     Attributes:
         turns: the number of turns.
@@ -45,15 +49,22 @@ class HookedStore(Store):
         self.lost: list[Hook | None] = []
 
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
+        self._disturb(super().begin_turn(request))  # which sends nothing before it is called
+        return super().begin_turn(request)
+
+    def read(self, keys: Sequence[str]) -> Page:
+        self._disturb(partial(super().read, keys))
+        return super().read(keys)
+
+    def _disturb(self, request: Callable[[], Any]) -> None:
         self.turns += 1
         hook = self.before.pop(0) if self.before else None
         if hook is not None:
             hook()
         lost = self.lost.pop(0) if self.lost else None
         if lost is not None:
-            super().begin_turn(request)()
+            request()
             lost()
-        return super().begin_turn(request)
 
 
 def nothing() -> None:
