@@ -48,7 +48,7 @@ from .settings import LOG_EACH
 from .storage import checks, layout, own_keys, scripts
 from .storage import client as clients
 from .storage.rows import Row
-from .storage.store import Store, base_store, store_of_shard
+from .storage.store import Store, store_of_shard
 
 __all__: tuple[str, ...] = ("RedBeatConfig", "RedBeatScheduler", "RedBeatSchedulerEntry", "logger")
 __all__ += ("RedBeatJSONDecoder", "RedBeatJSONEncoder", "RetryingConnection", "to_timestamp")
@@ -244,8 +244,6 @@ class RedBeatScheduler(Scheduler):
     def stores(self) -> list[Store]:
         """The store of each part of the schedule."""
         client, conf = clients.unretried(clients.client_of(self.app)), conf_of(self.app)
-        if conf.shards == 1:
-            return [base_store(conf, client)]
         return [store_of_shard(conf, client, number) for number in range(conf.shards)]
 
     @cached_property
@@ -254,8 +252,7 @@ class RedBeatScheduler(Scheduler):
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
-        statics: Statics = self._statics[layout.layout_of(conf_of(self.app)).shard_of(str(name))]
-        return statics
+        return self._statics[layout.layout_of(conf_of(self.app)).shard_of(str(name))]
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
@@ -526,8 +523,7 @@ class RedBeatScheduler(Scheduler):
         if getattr(entry, "run", None) is not None or self._mocked:
             return self.send_if_due(entry, **kwargs)
         self._beat.use_lock(self.lock, self.lock_timeout)
-        seconds: float | None = self._beat.run_one(entry, kwargs)
-        return seconds
+        return self._beat.run_one(entry, kwargs)
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
