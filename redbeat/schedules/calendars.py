@@ -19,9 +19,8 @@ from redbeat.calendar.zones import UTC, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import encodable
 
-from .events import check_events
 from .ical import from_ical
-from .ical_file import CANCELLED, check_complete, named_offsets
+from .ical_file import CANCELLED, check_complete, check_events, named_offsets
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule
 from .rule_set import rruleset
@@ -174,7 +173,7 @@ def _days_of_events(text: str | bytes, now: date, zone: tzinfo | None) -> list[t
     begin, end = (datetime(now.year + years, 1, 1, tzinfo=UTC) for years in (-1, YEARS))
     try:
         lines = named_offsets(text)
-        check_events(lines, icalendar.parser.Contentlines.from_ical, begin, end)
+        check_events(lines, begin, end)
         # The package would use the zones of one file for later files that name theirs alike.
         zones = icalendar.timezone.tzp
         zones.use("pytz" if zones.uses_pytz() else "zoneinfo")
@@ -311,26 +310,26 @@ class Exclusion:
 
     def excludes(self, instant: datetime) -> bool:
         """Return whether a calendar excludes the day of ``instant``."""
-        return self._excluding(instant) is not None
+        return self._excluded_day(instant) is not None
 
-    def _excluding(self, instant: datetime) -> Calendar | None:
+    def _excluded_day(self, instant: datetime) -> tuple[date, tzinfo] | None:
+        """Return the day that excludes ``instant``, and its time zone; None if there is none."""
         spend(OF_DAY, self._about)
-        calendars = self.calendars
-        return next((one for one in calendars if one.excludes(self._day(one, instant))), None)
-
-    def _zone_of(self, calendar: Calendar) -> tzinfo:
-        return self.zone if calendar.zone is None else zone_named(calendar.zone)
-
-    def _day(self, calendar: Calendar, instant: datetime) -> date:
-        return instant.astimezone(self._zone_of(calendar)).date()
+        for calendar in self.calendars:
+            zone = self.zone if calendar.zone is None else zone_named(calendar.zone)
+            day = instant.astimezone(zone).date()
+            if calendar.excludes(day):
+                return day, zone
+        return None
 
     def _end(self, instant: datetime) -> datetime:
         """Return the end of the consecutive excluded days around ``instant``.
 
         Returns ``instant`` if the day of ``instant`` is not excluded.
         """
-        while (calendar := self._excluding(instant)) is not None:
-            instant = _midnight(self._day(calendar, instant) + DAY, self._zone_of(calendar))
+        while (excluded := self._excluded_day(instant)) is not None:
+            day, zone = excluded
+            instant = _midnight(day + DAY, zone)
         return instant
 
     def _begin(self, instant: datetime) -> datetime:
@@ -341,10 +340,10 @@ class Exclusion:
         """
         begin = instant
         for _ in range(MOST_MOVED):
-            calendar = self._excluding(instant)
-            if calendar is None:
+            excluded = self._excluded_day(instant)
+            if excluded is None:
                 break
-            begin = _midnight(self._day(calendar, instant), self._zone_of(calendar))
+            begin = _midnight(*excluded)
             instant = begin - TICK
         return begin
 

@@ -207,3 +207,9 @@ def test_a_file_of_too_many_events_is_refused() -> None:
     assert days_of("".join(events[:300]) + SECOND) == ["1202"]
     with pytest.raises(TooManyStepsError, match="days: computing the days of the events takes"):
         days_of("".join(events) + SECOND)
+
+
+@pytest.mark.parametrize("name", ["RRULE", "rrule ", 'RRULE;X="a:b;c"', "RR\n ULE\t;A=b"])
+def test_a_rule_of_all_seconds_is_refused_however_it_is_written(name: str) -> None:
+    with pytest.raises(TooManyStepsError):
+        days_of(f"DTSTART:20261201T090000\n{name}:FREQ=SECONDLY")
