@@ -41,7 +41,7 @@ from .config import App, RedBeatConfig, ensure_conf, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_names_of
-from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
+from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
 from .settings import LOG_EACH
@@ -287,8 +287,8 @@ class RedBeatScheduler(Scheduler):
         conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
-        store = store_of(self.app, self.stores[0].client)
-        return extra.server_module(extra.BEAT).serve_beat(conf, store, beat.health, beat.totals)
+        serve = extra.server_module(extra.BEAT).serve_beat
+        return serve(conf, self.stores[0].client, beat.health, beat.totals)
 
     @cached_property
     def _wakeup(self) -> WakeUp:

@@ -18,7 +18,7 @@ from waitress.server import create_server  # type: ignore[import-untyped]
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.store import store_of
 
 from .extra import BEAT
 from .families import BeatCollector, RedisCollector, Totals
@@ -137,17 +137,17 @@ def _app(collectors: Iterable[Collector], alive: Probe, ready: Probe) -> WSGI:
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
-def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, totals: Totals) -> Server:
+def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Totals) -> Server:
     """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
 
     Raises :exc:`ConfigurationError` if the port is in use.
     """
     assert conf.metrics_port is not None
-    # Do not use the beat's store: the store is not thread-safe, and counts the beat's round trips.
-    scrape_store = store_of(conf.app, store.client)
+    # The beat's own store is not thread-safe, and counts the beat's round trips.
+    store = store_of(conf.app, client)
 
     def take() -> Snapshot | None:
-        return take_snapshot(scrape_store, conf) if _has_spare(scrape_store.client) else None
+        return take_snapshot(store, conf) if _has_spare(client) else None
 
     collectors = (BeatCollector(health, totals, take), ProcessCollector(registry=None))
     app = _app(collectors, health.alive, health.ready)
