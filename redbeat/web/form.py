@@ -1,4 +1,4 @@
-"""The pages that create and change an entry, with a preview of its next runs."""
+"""The pages that create, change and simulate an entry."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from flask import Blueprint, redirect, render_template, request, url_for
+from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
 from redbeat.entries import pauses, policy, saving
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import apply, task_names
+from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation import describe, rule_text
-from redbeat.presentation.text import plain_text
+from redbeat.presentation.text import in_zone, plain_text
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
+from redbeat.transfer.incoming import instant_from
 
 from .auth import audit, logger
 from .entry import entry_name, entry_or_error, get_or_404
-from .values import entry_url, notify, now_of, schedule
+from .values import entry_url, notify, now_of, schedule, zone
 
 forms = Blueprint("forms", __name__)
+simulate = Blueprint("simulate", __name__)
 
 #: Number of runs in the preview.
 PREVIEWED: Final = 10
@@ -353,3 +356,80 @@ def _warn(entry: Any, form: EntryForm) -> None:
 def preview_new_reloaded() -> ResponseReturnValue:
     """Redirect to the empty form if a browser sends GET for the URL of a preview."""
     return redirect(url_for("forms.new"), 303)
+
+
+# -- the simulation of an entry, under its stored rule and another rule ---------------------------
+
+#: Maximum number of runs in the table.
+MAX_ROWS: Final = 500
+
+#: The fields of the form that define a rule.
+RULE: Final = ("kind", "rule", "timezone")
+
+#: The default time from the start of the simulated period to now, and from now to its end.
+DEFAULT_SPAN: Final = timedelta(days=1)
+
+
+class Period(NamedTuple):
+    """A period as a user entered it, with an error message if the period is invalid.
+
+    Times without a UTC offset are in the time zone of the browser.
+    """
+
+    since: str
+    until: str
+    instants: list[datetime]
+    error: str
+
+    @classmethod
+    def read(cls, now: datetime) -> Period:
+        """Return the period in the URL.
+
+        By default, the period begins one day before ``now`` and ends one day after ``now``.
+        """
+        local = now.astimezone(zone()).replace(tzinfo=None, second=0, microsecond=0)
+        defaults = {"from": local - DEFAULT_SPAN, "to": local + DEFAULT_SPAN}
+        since, until = (
+            request.args.get(name, "").strip() or default.isoformat(timespec="minutes")
+            for name, default in defaults.items()
+        )
+        try:
+            instants = [instant_from("period", text, zone()) for text in (since, until)]
+        except InvalidEntryError:
+            return cls(since, until, [], "Enter times such as 2027-03-28T02:30.")
+        is_valid = instants[0] < instants[1]
+        error = "" if is_valid else "The end must be later than the start."
+        return cls(since, until, instants, error)
+
+
+@simulate.get("/entry/simulate")
+def show() -> ResponseReturnValue:
+    """Show the runs of an entry in a period, under its stored rule and another rule.
+
+    Takes one round trip.
+    """
+    name = entry_name()
+    seconds, _, record = get_or_404(name)
+    entry: Any = record.entry or abort(409, f"The entry cannot be read: {record.problem}")
+    now = now_of(seconds)
+    period, form = Period.read(now), EntryForm.read(request.args, RULE)
+    context: dict[str, Any] = {"name": name, "period": period, "form": form}
+    changed = found = None
+    if form["rule"]:
+        changed = copy(entry)
+        with form.errors_noted():
+            form.change(changed)
+    if not period.error and not form.errors:
+        since, until = period.instants
+        with form.errors_noted():
+            found = runs_of([(entry, changed)], since, until, now)
+    if found is not None:
+        (result,) = found.entries.values()
+        runs = [
+            (run.scheduled_at, in_zone(run.scheduled_at, result.zone), change)
+            for run, change in result.runs()
+        ]
+        context.update(found=found, result=result, runs=runs[:MAX_ROWS], total=len(runs))
+        context.update(counts=result.count(), changes=found.clock_changes())
+    code = 422 if period.error or form.errors else 200
+    return render_template("simulate.html", now=now, kinds=rule_text.KINDS, **context), code

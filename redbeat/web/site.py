@@ -33,7 +33,6 @@ from . import auth, entry, form, values
 from .actions import actions
 from .api import api, health
 from .list import listing
-from .simulate import simulate
 from .timeline import Forecasts, timeline
 
 #: Maximum size of the body of a request, in bytes.
@@ -167,7 +166,7 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
-    for part in (listing, timeline, entry.entries, form.forms, simulate, actions, api, health):
+    for part in (listing, timeline, entry.entries, form.forms, form.simulate, actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(CSRFError, csrf_failed)
