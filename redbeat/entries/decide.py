@@ -102,13 +102,6 @@ class Plan:
             return occurrences.latest_run(self.schedule, first, until, self.zone)
         return self.exclusion.latest_run(self.schedule, first, until)
 
-    def excludes(self, *instants: datetime | None) -> bool:
-        """Return whether a calendar excludes one of some instants."""
-        exclusion = self.exclusion
-        if exclusion is None:
-            return False
-        return any(instant is not None and exclusion.excludes(instant) for instant in instants)
-
     def after(self, instant: datetime) -> datetime | None:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
@@ -350,11 +343,12 @@ def decide(
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
-        if upcoming > now and plan.exclusion is None:
+        excludes = plan.exclusion.excludes if plan.exclusion is not None else None
+        if upcoming > now and excludes is None:
             return Decision(None, upcoming)
         following = find(schedule, upcoming, zone)
-        is_one = upcoming <= now and (following is None or following > now)
-        if is_one and (plan.exclusion is None or not plan.excludes(upcoming, following)):
+        is_excluded = excludes and (excludes(upcoming) or (following and excludes(following)))
+        if upcoming <= now and (following is None or following > now) and not is_excluded:
             return Decision(upcoming, following)
     decision = decide_by_policy(plan, last_run_at, anchor, now, min(due, now))
     return within_max_runs(decision, policy, runs)
