@@ -36,13 +36,18 @@ class SentinelClient(Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return the reply."""
+        self.last_error = ""
         try:
-            reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except RedisError as error:
             self.last_error = f"{type(error).__name__}: {error}"
             raise
-        self.last_error = ""
-        return reply
+
+    def problem(self) -> str:
+        """Return why the server names no master."""
+        terms = self.connection_pool.connection_kwargs
+        reason = self.last_error or "knows no running master of this name"
+        return f"{terms['host']}:{terms['port']} ({reason})"
 
 
 class Sentinels(Sentinel):
@@ -50,23 +55,16 @@ class Sentinels(Sentinel):
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
-        self._addresses = [f"{host}:{port}" for host, port in hosts]
-        clients: list[Any] = [
+        self.sentinels: list[Any] = [
             SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
         ]
-        self.sentinels = clients
-        # redis-py reorders self.sentinels, so self._clients maps each address to its client.
-        self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
         """Return the address of the master; raise ``MasterNotFoundError`` if no master is found."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
-            problems = ", ".join(
-                f"{address} ({client.last_error or 'knows no running master of this name'})"
-                for address, client in self._clients.items()
-            )
+            problems = ", ".join(client.problem() for client in self.sentinels)
             message = f"no Sentinel knows a running master {service_name!r}: {problems}"
             raise MasterNotFoundError(message) from error
 
