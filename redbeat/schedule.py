@@ -8,7 +8,7 @@ from contextlib import suppress
 from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.codec.stored import bytes_of as key_of
@@ -236,13 +236,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         one of the next ``n`` runs.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
-        last = in_utc("until", until) if until else None
-        runs: list[tuple[datetime, str]] = []
-        for at, name in agenda(self._agenda_pages(), since):
-            if len(runs) >= n or (last is not None and at > last):
-                break
-            runs.append((at, name))
-        return runs
+        runs = agenda(self._agenda_pages(), since)
+        if until:
+            last = in_utc("until", until)
+            runs = takewhile(lambda run: run[0] <= last, runs)
+        return list(islice(runs, max(n, 0)))
 
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
         """Return the due times of all enabled entries after ``after`` and before ``until``.
@@ -313,12 +311,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if unknown:
             problem = "is not a field of an entry; use a field such as 'schedule' or 'timezone'"
             raise InvalidEntryError(f"{name}: {min(unknown)}", problem)
-        rule = {"schedule": stored.schedule, "timezone": stored.timezone}
-        rule |= {field: value for field, value in change.items() if field in rule}
         changed = copy(stored)
         for field, value in change.items():
             setattr(changed, field, value)
         # The entry's constructor turns a number into an interval, and applies the time zone.
+        rule = {"schedule": changed.schedule, "timezone": changed.timezone}
         changed.schedule = RedBeatSchedulerEntry(name, app=self.app, **rule).schedule
         return changed
 
@@ -341,17 +338,12 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             entries = [item.entry for item in running if item.entry and item.entry.enabled]
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)
-            yield self._with_calendars(entries), None if parked or not due else due[-1]
+            known = give_calendars(self._store, entries).keys()
+            # Beats quarantine the entries whose calendars cannot be read.
+            entries = [one for one in entries if known >= set(one.policy_field("exclude"))]
+            yield entries, None if parked or not due else due[-1]
             if parked:
                 return
-
-    def _with_calendars(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries whose calendars are readable; a beat quarantines the other entries.
-
-        The method takes one round trip if an entry has a calendar.
-        """
-        known = give_calendars(self._store, entries).keys()
-        return [entry for entry in entries if known >= set(entry.policy_field("exclude"))]
 
     def status(self) -> Status:
         """Return the status of the whole schedule. Two round trips."""
