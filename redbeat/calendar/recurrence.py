@@ -92,16 +92,12 @@ class Slots:
     @cached_property
     def _allowed(self) -> Sequence[int]:
         """The slots that ``hours``, ``minutes`` and ``seconds`` allow, in ascending order."""
-        if self.freq == daysets.DAILY or not (
-            self.hours
-            or (self.freq > daysets.HOURLY and self.minutes)
-            or (self.freq > daysets.MINUTELY and self.seconds)
-        ):
+        parts = (self.hours, self.minutes, self.seconds)[: self.freq - daysets.DAILY]
+        if not any(parts):
             return range(self.per_day)
-        slots: Iterable[int] = self.hours or range(24)
-        for finer, part in ((daysets.MINUTELY, self.minutes), (daysets.SECONDLY, self.seconds)):
-            if self.freq >= finer:
-                slots = [slot * 60 + number for slot in slots for number in part or range(60)]
+        slots = [0]
+        for part, size in zip(parts, (24, 60, 60), strict=False):
+            slots = [slot * size + number for slot in slots for number in part or range(size)]
         return tuple(slots)
 
     @cached_property
@@ -187,26 +183,16 @@ class Recurrence:
 
         The first period contains ``low``, and the last period is about a century later.
         """
-        unit, first = daysets.UNIT[self.freq], low.date()
-        day = self._day_from(first)
-        while day is not None and day.year <= low.year + YEARS:
-            midnight = datetime(day.year, day.month, day.day)
+        unit, slots, first = daysets.UNIT[self.freq], self._slots, low.date()
+        day = self.days.first_from(first)
+        while slots.may_occur and day is not None and day.year <= low.year + YEARS:
+            midnight, number = datetime(day.year, day.month, day.day), day.toordinal()
             since = 0 if day > first else (low - midnight) // unit
-            for slot in self._slots.of_day(day.toordinal(), since):
+            for slot in slots.of_day(number, since):
                 yield midnight + slot * unit
-            day = self._day_from(day + daysets.DAY)
-
-    def _day_from(self, day: date) -> date | None:
-        """Return the first allowed day at or after ``day`` that contains a period of the rule."""
-        slots, allowed = self._slots, self.days.first_from(day)
-        while slots.may_occur and allowed is not None and allowed.year <= day.year + YEARS:
-            number = allowed.toordinal()
-            if next(iter(slots.of_day(number, 0)), None) is not None:
-                return allowed
             spend(FAST)
             ahead = max(slots.first_of(number) // slots.per_day, 1)
-            allowed = self.days.first_from(allowed + ahead * daysets.DAY)
-        return None
+            day = self.days.first_from(day + ahead * daysets.DAY)
 
     @cached_property
     def _slots(self) -> Slots:
