@@ -1,12 +1,22 @@
-"""Functions for code that sends commands on a single Redis connection, without a client."""
+"""Functions that send commands without the methods of a client, some on a single connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
+
+
+def replies_to(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the replies to commands, as bytes, or the error in their place. One round trip."""
+    pipe = client.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command, **{NEVER_DECODE: True})
+    replies: list[Any] = pipe.execute(raise_on_error=False)
+    return replies
 
 
 def connection_of(pool: Any, command: str) -> Any:

@@ -11,6 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
+from redbeat.connection.borrowing import replies_to
 from redbeat.connection.cluster import node_of, server_errors
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
@@ -224,10 +225,8 @@ def missing_rights(store: Store) -> str:
 
 def _refused(client: Any, key: str) -> dict[str, str]:
     """Return the errors of the commands that the server refuses, by command. One round trip."""
-    pipe = client.pipeline(transaction=False)
-    for name, args in PROBES.items():
-        pipe.execute_command(name, *(key if arg is KEY else arg for arg in args))
-    replies = zip(PROBES, pipe.execute(raise_on_error=False), strict=True)
+    commands = [(name, *(key if arg is KEY else arg for arg in PROBES[name])) for name in PROBES]
+    replies = zip(PROBES, replies_to(client, commands), strict=True)
     # Redis rejects the arguments of some commands, but a user with the right to run them.
     return {name: str(reply) for name, reply in replies if isinstance(reply, NoPermissionError)}
 

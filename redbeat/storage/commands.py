@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, valid_text, whole_in
 from redbeat.config import key_aside
+from redbeat.connection.borrowing import replies_to
 from redbeat.connection.cluster import node_of, server_errors
 from redbeat.printing import get_logger
 from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
@@ -83,12 +84,7 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
 
 def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
     """Return the replies to commands, as bytes. One round trip; raises the first error."""
-    if not commands:
-        return []
-    pipe = client.pipeline(transaction=False)
-    for command in commands:
-        pipe.execute_command(*command, **{NEVER_DECODE: True})
-    replies: list[Any] = pipe.execute(raise_on_error=False)
+    replies = replies_to(client, commands) if commands else []
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply

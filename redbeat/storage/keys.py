@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import text_of
 from redbeat.config import KEYS_ASIDE, key_aside
+from redbeat.connection.borrowing import replies_to
 
 
 def _key_aside(what: str) -> cached_property[str]:
@@ -103,10 +104,7 @@ def wrong_type(client: Any, keys: Keys) -> str:
     One round trip.
     """
     named = {getattr(keys, name): kind for name, kind in TYPES.items()}
-    pipe = client.pipeline(transaction=False)
-    for key in named:
-        pipe.type(key)
-    replies = pipe.execute(raise_on_error=False)
+    replies = replies_to(client, [("TYPE", key) for key in named])
     for (key, (kind, name)), reply in zip(named.items(), replies, strict=True):
         found = kind if isinstance(reply, Exception) else text_of(reply)
         if found not in (kind, "none"):
