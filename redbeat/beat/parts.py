@@ -58,12 +58,21 @@ ANSWER_POLL: Final = 0.05
 class Part:
     """The beat of one part, the local time of its next tick, and what it was asked."""
 
-    def __init__(self, number: int, beat: Beat) -> None:
-        self.number, self.beat = number, beat
+    def __init__(self, number: int, store: Store, beat: Beat) -> None:
+        self.number, self.store, self.beat = number, store, beat
+        #: Whether this beat works on the part. Every beat works on the first one.
+        self.owned = number == 0
+        #: Whether the part now belongs to another beat, but this beat may still hold its lock.
+        self.leaving = False
         self.next_at = -math.inf
         self.asked: Future[Reply] | None = None
         #: The local time until which a tick waits for the answer.
         self.awaited_until = 0.0
+
+    @property
+    def answers(self) -> bool:
+        """Whether this beat works on the part, and the part answered its last tick."""
+        return self.owned and self.beat.available
 
     def settle(self) -> Beat:
         """Wait until the part has answered, and return its beat."""
@@ -83,25 +92,20 @@ class PartedBeat:
 
     def __init__(self, scheduler: Any, stores: Sequence[Store], statics: Sequence[Statics]) -> None:
         self.running = False
-        self.stores = stores
         conf = ensure_conf(scheduler.app)
         self._clock: Callable[[], float] = scheduler.clock
         self._layout = layout_of(conf)
+        self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
         lock_key = scheduler.lock_key
         terms = (scheduler.lock_timeout, self._clock, new_token(), self._silence_of)
         self.locks: list[BeatLock | None] = []
+        self._parts: list[Part] = []
         for number, store in enumerate(stores):
             key = lock_key and self._layout.lock_key(number, lock_key)
-            self.locks.append(BeatLock(store, key, *terms) if key else None)
-        #: The numbers of the parts on which this beat works. Every beat works on the first one.
-        self.owned: set[int] = {0}
-        #: The parts that now belong to other beats, but whose locks this beat may still hold.
-        self._leaving: set[int] = set()
-        self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
-        self._parts = [
-            Part(number, Beat(scheduler, *own, shared))
-            for number, own in enumerate(zip(stores, self.locks, statics, strict=True))
-        ]
+            lock = BeatLock(store, key, *terms) if key else None
+            self.locks.append(lock)
+            beat = Beat(scheduler, store, lock, statics[number], shared)
+            self._parts.append(Part(number, store, beat))
         self.health = BeatHealth(self._clock)
         self.executor = _executor(self._client, conf, len(stores))
         #: The local times of the last read of the list of beats, and of the last tick of part 0.
@@ -143,7 +147,7 @@ class PartedBeat:
     def _tick(self, stop: HeldSignals) -> float:
         self._ask(self._due())
         for part in self._answered():
-            part.asked, part.beat.max_tick = None, MAX_TICK / len(self.owned)
+            part.asked, part.beat.max_tick = None, MAX_TICK / len(self._own_parts())
             pause = part.beat.tick()
             part.beat.settle()
             part.next_at = self._clock() + pause
@@ -154,8 +158,9 @@ class PartedBeat:
             if self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
                 self._ask([self._parts[0]])  # other beats must see that this beat is alive
         self._read_beats()
-        for number in [*self._leaving]:
-            self._leave(number)
+        for part in self._parts:
+            if part.leaving:
+                self._leave(part)
         return self._pause()
 
     def _due(self) -> list[Part]:
@@ -215,7 +220,7 @@ class PartedBeat:
         return max(min(times) - now, 0.0)
 
     def _own_parts(self) -> list[Part]:
-        return [self._parts[number] for number in sorted(self.owned)]
+        return [part for part in self._parts if part.owned]
 
     # -- which parts ---------------------------------------------------------------------------
 
@@ -231,7 +236,7 @@ class PartedBeat:
         if part.asked is not None or not part.beat.available:
             return
         try:
-            found = self.stores[0].beats(FORGET_AFTER)
+            found = part.store.beats(FORGET_AFTER)
         except (RedisError, OSError) as error:
             logger.warning("beat: Cannot read which beats are active: %s", described(error))
             return
@@ -246,27 +251,26 @@ class PartedBeat:
             self._assign(first.token, *view)
 
     def _assign(self, own: str, active: Collection[str], leader: str) -> None:
-        result = owners(active, len(self.stores), leader)
-        assigned = {number for number, owner in enumerate(result) if owner == own}
+        result = owners(active, len(self._parts), leader)
+        assigned = [number for number, owner in enumerate(result) if owner == own]
         logger.info(
             "beat: %s active, this beat has %d of %d shards: %s",
             plural(len(active), "beat"),
-            *(len(assigned), len(result), ", ".join(map(str, sorted(assigned))) or "none"),
+            *(len(assigned), len(result), ", ".join(map(str, assigned)) or "none"),
         )
-        self._leaving |= self.owned - assigned - {0}
-        self._leaving -= assigned
-        self.owned = assigned | {0}
+        for part in self._parts:
+            owned = part.number in (0, *assigned)
+            part.leaving = (part.owned or part.leaving) and not owned
+            part.owned = owned
 
-    def _leave(self, number: int) -> None:
+    def _leave(self, part: Part) -> None:
         """Give a part to its new owner, unless the part does not answer. A few round trips."""
-        part = self._parts[number]
         if part.asked is not None and not part.asked.done():
             return
         part.asked = None
         part.beat.guarded(part.beat.resign)
         if part.beat.available:
-            part.next_at = -math.inf
-            self._leaving.discard(number)
+            part.next_at, part.leaving = -math.inf, False
 
     def _silence_of(self, token: str) -> float:
         """Return the seconds since the last request of a beat to the first part.
@@ -283,28 +287,23 @@ class PartedBeat:
     @property
     def channels(self) -> list[str]:
         """The wake-up channels of all parts; channels on servers that do not answer come last."""
-        numbers = sorted(range(len(self.stores)), key=self._answers, reverse=True)
-        return [self.stores[number].keys.wakeup for number in numbers]
+        parts = sorted(self._parts, key=lambda part: part.answers, reverse=True)
+        return [part.store.keys.wakeup for part in parts]
 
     def wake(self, channel: str) -> bool:
         """Let the next tick ask the part with this wake-up channel; return whether it will."""
-        channels = [store.keys.wakeup for store in self.stores]
-        number = channels.index(channel) if channel in channels else -1
-        answers = self._answers(number)
-        if answers:
-            self._parts[number].next_at = -math.inf
-        return answers
+        for part in self._parts:
+            if part.answers and part.store.keys.wakeup == channel:
+                part.next_at = -math.inf
+                return True
+        return False
 
     # -- more methods of a beat ----------------------------------------------------------------
 
     @property
     def available(self) -> bool:
         """Whether any part answered its last tick."""
-        return any(map(self._answers, self.owned))
-
-    def _answers(self, number: int) -> bool:
-        """Return whether this beat works on a part, and the part answered its last tick."""
-        return number in self.owned and self._parts[number].beat.available
+        return any(part.answers for part in self._parts)
 
     def take_lock(self) -> None:
         """Acquire the lock of the first part if it is free. One round trip."""
@@ -363,7 +362,7 @@ class PartedBeat:
     def _server_of(self, part: Part) -> object:
         """Return a value that identifies the server of a part, "" if it is unknown."""
         try:
-            node = node_of(self._client, self.stores[part.number].keys.schedule)
+            node = node_of(self._client, part.store.keys.schedule)
         except (RedisError, OSError):
             return ""
         if node is self._client:
