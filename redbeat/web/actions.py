@@ -19,7 +19,7 @@ from redbeat.printing import plural
 from redbeat.storage.reading import static_among
 
 from .auth import audit, user_name
-from .entry import entry_name, entry_or_error, existing, get_or_404
+from .pages import entry_name, entry_or_error, existing, get_or_404
 from .values import clipped, entry_url, name_in, notify, schedule, store
 
 actions = Blueprint("actions", __name__)

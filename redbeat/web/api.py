@@ -30,8 +30,7 @@ from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 
 from .auth import SAFE_METHODS, audit, problem, user_name
-from .entry import entry_name, entry_or_error, existing, get_or_404
-from .list import query_of
+from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
 from .values import schedule, store
 
 api = Blueprint("api", __name__, url_prefix="/api")

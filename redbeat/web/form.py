@@ -25,7 +25,7 @@ from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_
 from redbeat.transfer.incoming import instant_from
 
 from .auth import audit, logger
-from .entry import entry_name, entry_or_error, get_or_404
+from .pages import entry_name, entry_or_error, get_or_404
 from .values import entry_url, notify, now_of, schedule, zone
 
 forms = Blueprint("forms", __name__)

@@ -29,10 +29,9 @@ from redbeat.printing import encodable
 from redbeat.schedule import Schedule
 from redbeat.storage import checks
 
-from . import auth, entry, form, values
+from . import auth, form, pages, values
 from .actions import actions
 from .api import api, health
-from .list import listing
 from .timeline import Forecasts, timeline
 
 #: Maximum size of the body of a request, in bytes.
@@ -166,7 +165,9 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
-    for part in (listing, timeline, entry.entries, form.forms, form.simulate, actions, api, health):
+    for part in (pages.listing, pages.entries, timeline, form.forms, form.simulate):
+        app.register_blueprint(part)
+    for part in (actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(CSRFError, csrf_failed)

@@ -24,7 +24,6 @@ OTHERS = {
     "web/api.py": "the OpenAPI document in this package",
     "web/auth.py": "what a browser sent",
     "web/values.py": "what a browser sent",
-    "web/entry.py": "what a browser sent",
     "web/form.py": "what a browser sent",
     "web/site.py": "what a browser sent",
     "schedules/ical_file.py": "a file that a user imports",
@@ -193,7 +192,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "web/api.py": ("what a regular expression has checked", "int(text)"),
     "web/form.py": ("what a user entered; ValueError is an error of the field", "int(text)"),
-    "web/list.py": ("what a regular expression has checked", "int(text)"),
+    "web/pages.py": ("what a regular expression has checked", "int(at)"),
     "web/values.py": ("the time of Redis", "from_timestamp(seconds)"),
     "worker.py": (
         "headers of a message; an invalid one makes a warning",

@@ -1,22 +1,26 @@
-"""The page of one entry."""
+"""The pages that show the schedule, the active beats, and one entry."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.calendar.zones import from_timestamp
+from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.config import ensure_conf
-from redbeat.entries import pauses, status
+from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.entries.status import STATES, quarantine_note, shown_state, status_of
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.find import record_of
+from redbeat.errors import InvalidEntryError
+from redbeat.management import find
 from redbeat.management.forecast import upcoming_or_problem, zone_of
 from redbeat.presentation import describe, text
 from redbeat.schedule import Record
@@ -24,10 +28,104 @@ from redbeat.storage import views
 from redbeat.transfer.entry_file import CALL
 
 from .charts import lateness_chart
-from .list import poll_after
 from .values import now_of, schedule, store, texts_of, zone
 
+listing = Blueprint("listing", __name__)
 entries = Blueprint("entries", __name__)
+
+#: The possible numbers of entries per page, and the default number.
+SIZES: Final = (20, 50, 100, 200)
+SIZE: Final = 50
+
+#: Column titles, each with the sort key that the link in the title selects.
+COLUMNS: Final = (
+    ("Entry", "name"),
+    ("Runs", None),
+    ("Next run", "due"),
+    ("Last run", "last"),
+    ("State", "state"),
+)
+
+#: Maximum number of quarantined entries on the page about beats.
+MAX_QUARANTINED: Final = 50
+
+#: Shortest and longest interval between two refreshes of an open page, in seconds.
+POLL: Final = (2.0, 60.0)
+#: The server spends at most this share of its time on the refreshes of one open page.
+SHARE: Final = 0.05
+
+
+def poll_after(seconds: float) -> float:
+    """Return the refresh interval in seconds for a page that took ``seconds`` to render."""
+    shortest, longest = POLL
+    return round(min(max(seconds / SHARE, shortest), longest), 1)
+
+
+def query_of(args: Mapping[str, str]) -> find.Query:
+    """Return the query for entries that the URL parameters describe.
+
+    Raises :exc:`InvalidEntryError` for an invalid parameter.
+    """
+    kinds = {"": None, "static": True, "dynamic": False}
+    kind = args.get("static", "")
+    if kind not in kinds:
+        raise InvalidEntryError("static", f"must be static or dynamic, not {kind!r:.60}")
+    return find.Query(
+        name=args.get("q", "").strip(),
+        task=args.get("task", "").strip(),
+        state=args.get("state") or None,
+        static=kinds[kind],
+        sort=args.get("sort") or "due",
+    )
+
+
+@listing.get("/")
+def index() -> ResponseReturnValue:
+    """Show a page of entries.
+
+    Takes three round trips, and more with filters, a sort order, or a page that is opened by its
+    number.
+    """
+    started = time.monotonic()
+    args = request.args
+    # What is not valid means the default.
+    size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
+    at = args.get("at", "")
+    first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
+    context: dict[str, Any] = {"columns": COLUMNS, "sizes": SIZES, "sorts": find.SORTS}
+    context.update(states=STATES, size=size, sorted_at_most=find.SORTED)
+    try:
+        query = query_of(args)
+        page = find.browse(schedule, query, args.get("after") or None, size, first - 1)
+    except InvalidEntryError as error:
+        return render_template("listing.html", problem=str(error), page=None, **context), 400
+    status = schedule.status()
+    context.update(query=query, page=page, now=now_of(page.now), status=status, first=first)
+    context["total"] = sum(status.entries.values()) if query.plain else page.total
+    context["poll"] = poll_after(time.monotonic() - started)
+    return render_template("listing.html", **context)
+
+
+@listing.get("/beats")
+def beats() -> ResponseReturnValue:
+    """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
+    started = time.monotonic()
+    status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
+    keys = list(notes)
+    names = [store.keys.name_of(key) for key in keys]
+    rows = store.read(keys).rows if keys else []
+    return render_template(
+        "beats.html",
+        status=status,
+        notes={name: quarantine_note(notes[key]) for name, key in zip(names, keys, strict=True)},
+        more=max(status.quarantined - len(names), 0),
+        texts=dict(zip(names, map(texts_of, rows), strict=True)),
+        now=datetime.now(UTC),
+        poll=poll_after(time.monotonic() - started),
+    )
+
+
+# -- one entry ----------------------------------------------------------------------------------
 
 NO_ENTRY: Final = "There is no entry {!r}. The entry was deleted, or it has finished."
 
@@ -52,7 +150,7 @@ def get_or_404(name: str) -> tuple[float, views.Shown, Record]:
     Aborts the request with 404 if the entry does not exist. Takes one round trip.
     """
     try:
-        page, record = record_of(schedule, name)
+        page, record = find.record_of(schedule, name)
     except KeyError:
         record = None
     if record is None:
@@ -93,15 +191,15 @@ def show() -> ResponseReturnValue:
         runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     lateness = partial(late, record.entry)
-    context.update(status=status.status_of(record, row), runs=runs, late=lateness)
-    context.update(texts=texts_of(row), backfills=status.shown_state(row.stored, seconds).backfills)
+    context.update(status=status_of(record, row), runs=runs, late=lateness)
+    context.update(texts=texts_of(row), backfills=shown_state(row.stored, seconds).backfills)
     points = [
         (text.in_zone(run.scheduled_at, zone()), lateness(run))
         for run in reversed(runs)
         if run.outcome == SENT
     ]
     context["lateness"] = lateness_chart(points) if points else None
-    pause = pauses.Pause.of_entry(record.entry)
+    pause = Pause.of_entry(record.entry)
     context.update(pause=pause, paused_at=from_timestamp(pause.since) if pause else None)
     if record.entry is not None:
         context.update(_definition_context(record.entry))
