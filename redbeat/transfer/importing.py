@@ -129,11 +129,8 @@ class Ready(NamedTuple):
     def is_same(self) -> bool:
         """Whether the stored entry equals the imported entry, so that no write is needed."""
         incoming, row = self.incoming, self.row
-        if not self.has_same_texts:
-            return False
-        if incoming.static and not row.static:
-            return False
-        if incoming.meta not in ("", row.meta):
+        is_static = row.static or not incoming.static
+        if not (self.has_same_texts and is_static and incoming.meta in ("", row.meta)):
             return False
         if not (incoming.meta and incoming.runtime):
             return True
