@@ -106,7 +106,7 @@ def _root(event: str, place: Place, low: Point, high: Point) -> float:
     moved = 0
     while high[0] - low[0] > PRECISION:
         middle = high[0] - high[1] * (high[0] - low[0]) / (high[1] - low[1])
-        height = _above(event, *_height(*_sun_at(place, middle)))
+        height = _above(event, *_sun_at(place, middle)[:2])
         if abs(height) < ON_HORIZON:
             return middle
         if (height < 0) == (low[1] < 0):
@@ -128,18 +128,16 @@ def _above(event: str, height: float, radius: float) -> float:
     return height + (0.0 if "_" in event else radius) - horizon
 
 
-def _height(sun: Any, _observer: Any) -> tuple[float, float]:
-    """Return the height and the radius of the sun, in degrees."""
-    return degrees(sun.alt), degrees(sun.radius)
-
-
-def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
+def _sun_at(place: Place, number: float) -> tuple[float, float, float]:
+    """Return the height and the radius of the sun in degrees, and its hour angle in days."""
     ephem = import_module("ephem")  # Celery's solar requires the ephem package
     observer = ephem.Observer()
     observer.lat, observer.lon = place
     observer.elevation = observer.pressure = 0
     observer.date = number
-    return ephem.Sun(observer), observer
+    sun = ephem.Sun(observer)
+    angle = float(observer.sidereal_time() - sun.ra) / (2 * pi)
+    return degrees(sun.alt), degrees(sun.radius), angle
 
 
 @lru_cache(maxsize=4096)
@@ -152,10 +150,9 @@ def _extreme(place: Place, half: int) -> tuple[float, float, float]:
     """
     # The first estimate is noon or midnight in mean solar time, with an error of up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5
-    position = _sun_at(place, number)
+    height, radius, angle = _sun_at(place, number)
     for _ in range(2):
-        sun, observer = position
-        days = float(observer.sidereal_time() - sun.ra) / (2 * pi) + (0.0 if half % 2 else 0.5)
+        days = angle + (0.0 if half % 2 else 0.5)
         number -= (days + 0.5) % 1 - 0.5
-        position = _sun_at(place, number)
-    return number, *_height(*position)
+        height, radius, angle = _sun_at(place, number)
+    return number, height, radius

@@ -335,24 +335,17 @@ def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
     ``schedule`` unchanged if ``schedule`` is not an ``rrule``, or if ``extension`` contains no time
     zone. Raises ``DecodeError`` for an unknown time zone.
     """
-    fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
-    if not isinstance(schedule, rrule) or not fields:
+    names = {name: extension.get(f"{name}_zone") for name in ("dtstart", "until")}
+    if not isinstance(schedule, rrule) or not any(names.values()):
         return schedule
     changed = schedule.fields()
-    for name in fields:
-        if changed[name] is not None:
-            zone = _extension_zone(f"{name}_zone", extension[f"{name}_zone"])
-            changed[name] = changed[name].astimezone(zone)
+    for name, key in names.items():
+        if key and changed[name] is not None:
+            try:
+                changed[name] = changed[name].astimezone(zones.zone_named(str(key)))
+            except (ValueError, OverflowError) as error:
+                raise DecodeError(f"schedule.{name}_zone", str(error)) from error
     return type(schedule)(**changed, nowfun=schedule.nowfun, app=schedule._app)
-
-
-def _extension_zone(name: str, value: object) -> tzinfo:
-    if not isinstance(value, str):
-        raise DecodeError(f"schedule.{name}", f"{value!r} is not the name of a time zone")
-    try:
-        return zones.zone_named(value)
-    except ValueError as error:
-        raise DecodeError(f"schedule.{name}", str(error)) from error
 
 
 def aware_moment(name: str, moment: object) -> datetime:

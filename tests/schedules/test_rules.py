@@ -281,3 +281,9 @@ def test_an_extension_without_its_instant_is_left_alone() -> None:
 def test_the_error_names_an_unknown_zone(zone: Any) -> None:
     with pytest.raises(DecodeError, match=r"^schedule\.dtstart_zone: .*(Mars/Olympus|5)"):
         with_zones(rrule(3, START), {"dtstart_zone": zone})
+
+
+def test_a_start_that_does_not_exist_in_its_zone_is_named() -> None:
+    first = rrule(3, datetime.min.replace(tzinfo=UTC))
+    with pytest.raises(DecodeError, match=r"schedule\.dtstart_zone: date value out of range"):
+        with_zones(first, {"dtstart_zone": "America/New_York"})
