@@ -17,84 +17,10 @@ from redbeat.printing import get_logger
 logger = get_logger("celery.beat")
 
 
-#: The type of a function that calls another function with retries.
-#: A ``Call`` takes a description of the function for log lines, and the function to call.
-Call: TypeAlias = Callable[[str, Callable[[], Any]], Any]
-
-
-class RetryingPipeline:
-    """A pipeline that remembers its commands, so that a failed ``execute()`` can be repeated.
-
-    A pipeline of redis-py forgets its commands even if ``execute()`` fails. A pipeline that watches
-    keys is not retried, because the values of the keys may have changed.
-    """
-
-    def __init__(self, call: Call, pipeline: Any) -> None:
-        self._call = call
-        self._pipeline = pipeline
-        #: The name, the arguments and the options of each command.
-        self._queued: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        # A Script object of redis-py registers itself only with a client for which
-        # ``isinstance(client, Pipeline)`` is true.
-        pipeline_type: type = type(self._pipeline)
-        return pipeline_type
-
-    def __enter__(self) -> RetryingPipeline:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.reset()
-
-    def __len__(self) -> int:
-        return len(self._pipeline)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return f"<RetryingPipeline: {len(self._queued)} commands>"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_pipeline":
-            raise AttributeError(name)
-        value = getattr(self._pipeline, name)
-        return partial(self._queue, name, value) if callable(value) else value
-
-    def reset(self) -> None:
-        """Remove all queued commands, and stop watching keys."""
-        self._queued = []
-        self._pipeline.reset()
-
-    def execute(self, raise_on_error: bool = True) -> Any:
-        """Send all queued commands in one round trip, with retries, and return their results."""
-        pipeline, queued, self._queued = self._pipeline, self._queued, []
-        if getattr(pipeline, "watching", False):
-            return pipeline.execute(raise_on_error)
-        scripts = set(getattr(pipeline, "scripts", ()))
-
-        def attempt() -> Any:
-            pipeline.reset()
-            if scripts:
-                pipeline.scripts = set(scripts)
-            for name, args, options in queued:
-                getattr(pipeline, name)(*args, **options)
-            return pipeline.execute(raise_on_error)
-
-        noun = "command" if len(queued) == 1 else "commands"
-        return self._call(f"pipeline of {len(queued)} {noun}", attempt)
-
-    def _queue(self, name: str, method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        result = method(*args, **options)
-        if result is not self._pipeline and name != "multi":
-            return result
-        self._queued.append((name, args, options))
-        return self if result is self._pipeline else result
-
-
 T = TypeVar("T")
+
+#: The arguments and the options of a command.
+Command: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 #: Errors after which a retry can succeed, because their cause may be temporary.
 RETRIABLE: Final = (
@@ -165,9 +91,49 @@ class RetryingConnection:
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
-    def pipeline(self, *args: Any, **kwargs: Any) -> RetryingPipeline:
-        """Return a pipeline whose ``execute()`` is retried, unless the pipeline watches keys."""
-        return RetryingPipeline(self.call, self.wrapped_connection.pipeline(*args, **kwargs))
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a pipeline whose ``execute()`` is retried, unless the pipeline watches keys.
+
+        The values of watched keys may have changed.
+        """
+        pipeline = self.wrapped_connection.pipeline(*args, **kwargs)
+        queue, commands = pipeline.execute_command, list[Command]()
+
+        def execute_command(*args: Any, **options: Any) -> Any:
+            result = queue(*args, **options)
+            if result is pipeline:
+                commands.append((args, options))
+            return result
+
+        pipeline.execute_command = execute_command
+        pipeline.execute = partial(self._execute, pipeline, commands, queue, pipeline.execute)
+        return pipeline
+
+    def _execute(
+        self,
+        pipeline: Any,
+        commands: list[Command],
+        queue: Callable[..., Any],
+        execute: Callable[[bool], Any],
+        raise_on_error: bool = True,
+    ) -> Any:
+        """Execute a pipeline of redis-py, which forgets its commands even if that fails."""
+        queued = commands[len(commands) - len(pipeline) :]
+        commands.clear()
+        if getattr(pipeline, "watching", False):
+            return execute(raise_on_error)
+        names = ("scripts", "explicit_transaction")
+        state = {name: value for name, value in vars(pipeline).items() if name in names}
+
+        def attempt() -> Any:
+            pipeline.reset()
+            vars(pipeline).update(state)
+            for args, options in queued:
+                queue(*args, **options)
+            return execute(raise_on_error)
+
+        noun = "command" if len(queued) == 1 else "commands"
+        return self.call(f"pipeline of {len(queued)} {noun}", attempt)
 
     def call(self, command: str, function: Callable[[], T]) -> T:
         """Call ``function`` with retries, and return its result.
