@@ -587,9 +587,9 @@ class Beat:
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
         iso, identity = send.at.isoformat(), run.state.identity
+        run.headers = publish.headers_of(rule, send, iso)
         run.own_id = publish.id_of(rule, send, iso, self._conf.key_prefix, identity)
         run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
-        run.headers = publish.headers_of(rule, send, iso)
         delivery = rule.policy.delivery or self._conf.delivery
         if delivery == AT_MOST_ONCE:
             self._scheduler.check_broker()

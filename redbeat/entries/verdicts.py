@@ -375,12 +375,12 @@ def judge_schedule(known: Known) -> Verdict:
     at = decision.scheduled_at
     if at is None:
         return _judge_backfill(known, decision)
-    if is_running(known):
+    if state.running is not None and is_running(known):
         return Verdict(None, _overlapping(known, decision), known)
     send = Send(SCHEDULED, at, "", decision.missed, None)
     after = _state_after(known, (decision.anchor or at).timestamp())
-    rest = _with_finish(known, Rest(score_of(decision.next_at), after, True))
-    return _leaving(known, send, rest)
+    score = decide.PARKED if decision.next_at is None else decision.next_at.timestamp()
+    return _leaving(known, send, _with_finish(known, Rest(score, after, True)))
 
 
 def _decision(known: Known) -> Decision:
