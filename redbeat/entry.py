@@ -31,7 +31,7 @@ from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Expected, Plan, Run
 from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
-from redbeat.entries.lazy import restore_lazy, with_field
+from redbeat.entries.lazy import restore_lazy
 from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.runs import TRIGGERED, Occurrence
@@ -721,11 +721,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError(policy.field_of_reports, problem)
         definitions.check_excluded(self.schedule, policy)
         self.check_allowed()
-        text, fields = definitions.definition_text(self.definition(), self.is_static)
+        text, paths = definitions.definition_text(self.definition(), self.is_static)
         check_destinations(self.app, self.options)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
-        return text, with_field(definitions.encode_policy(self.schedule, policy), fields)
+        return text, definitions.encode_policy(self.schedule, policy, paths)
 
     def checked_texts(self) -> Texts:
         """Return the definition and policy to store; raises :exc:`InvalidEntryError`.

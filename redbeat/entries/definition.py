@@ -18,7 +18,7 @@ from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.rule import rrule, with_zones, zone_extension
 from redbeat.settings import is_number
 
-from .lazy import hidden
+from .lazy import Paths, hidden
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
@@ -162,7 +162,7 @@ FIELDS: dict[str, Check] = {
 REQUIRED = ("name", "task", "schedule")
 
 
-def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, dict[str, Any]]:
+def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, Paths]:
     """Return a definition as JSON to store, and the fields to add to the stored policy.
 
     Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
@@ -255,16 +255,15 @@ def warn_if_too_short(name: Any, value: Any) -> None:
         )
 
 
-def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
+def encode_policy(schedule: Any, policy: Policy = DEFAULT, paths: Paths | None = None) -> str:
     """Return the policy as JSON to store, "" if all fields have their defaults.
 
-    The policy is stored separately, because RedBeat 2 would refuse policy fields in a definition.
+    ``paths`` is its field for lazy arguments. The policy is stored separately, because RedBeat 2
+    would refuse policy fields in a definition.
     """
-    if policy is DEFAULT and not isinstance(schedule, rrule):
+    if policy is DEFAULT and not (paths or isinstance(schedule, rrule)):
         return ""
-    extension = zone_extension(schedule)
-    if policy is not DEFAULT:
-        extension = {**extension, **policy.non_defaults()}
+    extension = {**zone_extension(schedule), **policy.non_defaults(), **(paths or {})}
     return encode(extension, "policy") if extension else ""
 
 

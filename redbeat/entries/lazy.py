@@ -7,14 +7,12 @@ each run, a beat calls the functions in its own ``beat_schedule`` at the paths o
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from celery.beat import BeatLazyFunc
 
-from redbeat.codec.stored import object_in
 from redbeat.codec.types import TAG, path_text
 from redbeat.decoder import MAX_DEPTH, decode
 from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
@@ -154,8 +152,3 @@ def _described(value: BeatLazyFunc | LazyArgument) -> str:
     function = value._func
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
-
-
-def with_field(policy: str, field: Mapping[str, Any]) -> str:
-    """Return the JSON of a policy with the items of ``field`` added."""
-    return json.dumps({**object_in(policy, "policy"), **field}) if field else policy
