@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from redbeat.codec.stored import bytes_of, object_in, text_of
+from redbeat.codec.stored import bytes_of, record_in, text_of
 from redbeat.connection.cluster import node_of, server_errors
-from redbeat.errors import DecodeError
 from redbeat.storage.commands import ask, pattern_of
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Row
-from redbeat.storage.words import DEFINITION
 
 if TYPE_CHECKING:
     from redbeat.storage.store import Store
@@ -53,10 +51,7 @@ def is_entry(store: Store, row: Row) -> bool:
 
 def definition_of(row: Row) -> dict[str, Any]:
     """Return the fields of a definition, none if it cannot be read."""
-    try:
-        return object_in(row.definition or "", DEFINITION)
-    except DecodeError:
-        return {}
+    return record_in(row.definition or "")
 
 
 def outside(store: Store) -> Iterator[list[str]]:
