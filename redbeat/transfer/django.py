@@ -26,15 +26,8 @@ from redbeat.management.apply import differences
 from redbeat.printing import get_logger
 from redbeat.schedules.one_time import clocked
 
-from .incoming import (
-    Incoming,
-    Kind,
-    UnreadableSourceError,
-    check_kinds,
-    instant_from,
-    json_from,
-    read_safely,
-)
+from . import incoming
+from .incoming import Incoming, UnreadableSourceError
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -49,17 +42,14 @@ CLEANUP: Final = "celery.backend_cleanup"
 
 #: Maps a field of ``PeriodicTask`` to the label of the model that the field refers to.
 TABLES: Final = {
-    "interval": f"{LABEL}intervalschedule",
-    "crontab": f"{LABEL}crontabschedule",
-    "solar": f"{LABEL}solarschedule",
-    "clocked": f"{LABEL}clockedschedule",
+    kind: f"{LABEL}{kind}schedule" for kind in ("interval", "crontab", "solar", "clocked")
 }
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
 #: Maps a field of ``PeriodicTask`` to the kind of its value. The code that reads a field without a
 #: kind checks the value of the field.
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, incoming.Kind]] = {
     "name": (str, "a string", True),
     "task": (str, "a string", True),
     "enabled": (bool, "true or false", False),
@@ -71,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 #: Maps a kind of schedule to fields of its database row, with the kinds of their values.
-ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
+ROW_KINDS: Final[dict[str, dict[str, incoming.Kind]]] = {
     "solar": {
         "event": (str, "the name of an event", True),
         **dict.fromkeys(("latitude", "longitude"), ((str, int, float, Decimal), "a number", True)),
@@ -102,10 +92,10 @@ def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Itera
         fields = task.get("fields")
         name = fields.get("name") if isinstance(fields, Mapping) else None
         where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
-        incoming = read_safely(where, partial(_convert, schedule, where, fields, tables))
+        found = incoming.read_safely(where, partial(_convert, schedule, where, fields, tables))
         if name != CLEANUP:
-            yield incoming
-        elif edits := incoming.problem or ", ".join(_edits(schedule, incoming.entry)):
+            yield found
+        elif edits := found.problem or ", ".join(_edits(schedule, found.entry)):
             logger.warning(
                 "%s is not imported, because a beat makes this entry itself, but the row was "
                 "edited (%s): change the entry in beat_schedule, or disable it with "
@@ -124,7 +114,7 @@ def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
 
 def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Incoming:
     app = schedule.app
-    check_kinds("", fields, KINDS)
+    incoming.check_kinds("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     start, end, last_run_at, changed = (
         _instant(app, field, fields.get(field))
@@ -144,8 +134,8 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
         fields["name"],
         fields["task"],
         _schedule(app, kind, row, start),
-        json_from("args", fields.get("args") or [], list),
-        json_from("kwargs", fields.get("kwargs") or {}, dict),
+        incoming.json_from("args", fields.get("args") or [], list),
+        incoming.json_from("kwargs", fields.get("kwargs") or {}, dict),
         bool(fields.get("enabled", True)),
         _options(fields, end),
         app=app,
@@ -222,7 +212,7 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     if row is None:
         problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
-    check_kinds(f"{kind}.", row, ROW_KINDS.get(kind, {}))
+    incoming.check_kinds(f"{kind}.", row, ROW_KINDS.get(kind, {}))
     return kind, row
 
 
@@ -265,7 +255,7 @@ def _interval(row: Fields) -> interval:
 
 def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
     options = {name: fields[name] for name in OPTIONS if fields.get(name) not in (None, "")}
-    headers = json_from("headers", fields.get("headers") or {}, dict)
+    headers = incoming.json_from("headers", fields.get("headers") or {}, dict)
     if headers:
         options["headers"] = headers
     if expires or fields.get("expire_seconds"):
@@ -280,7 +270,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
         moment = times.time_from(str(text))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
-    return instant_from(field, moment, app.timezone)
+    return incoming.instant_from(field, moment, app.timezone)
 
 
 def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
