@@ -449,7 +449,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         offsets = self.policy_field("spread") or self.policy_field("jitter")
         if offsets and run.outcome != TRIGGERED and not asks_itself(self.schedule):
             with suppress(TooManyStepsError):
-                offset_due_at = self._with_readable_calendars().occurrence_plan().due_at(due_at)
+                offset_due_at = self._readable_plan().due_at(due_at)
                 due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
@@ -514,20 +514,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
         self._calendars = calendars
 
-    def _with_readable_calendars(self: Self) -> Self:
-        """Return the entry, or a copy without calendars if a calendar is missing or unreadable.
+    def _readable_plan(self) -> Plan:
+        """Return the plan of the entry, without calendars if one is missing or unreadable.
 
         This method lets a page display all its entries even if one calendar is broken.
         """
-        if not self.policy_field("exclude"):
-            return self
         try:
-            self.occurrence_plan()
+            return self.occurrence_plan()
         except (InvalidEntryError, DecodeError):
-            entry = copy.copy(self)
-            entry.exclude, entry.on_excluded = (), DEFAULT.on_excluded
-            return entry
-        return self
+            return self.plan_without_calendars()
 
     @property
     def runs_left(self) -> int | None:
@@ -544,12 +539,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         if not self.policy_field("spread") or asks_itself(self.schedule):
             return 0.0
-        entry = self._with_readable_calendars()
-        plan = entry.occurrence_plan()
+        plan, now = self._readable_plan(), self._current_time()
         plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
-        now = entry._current_time()
         try:
-            nominal = next((run.scheduled_at for run in entry.due_after(now)), now)
+            first = plan.after(self.anchor or now)
+            nominal = (first and plan.first_due_since(first, now)) or now
             return (plan.due_at(nominal) - nominal).total_seconds()
         except TooManyStepsError:
             return 0.0
