@@ -29,15 +29,9 @@ OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused
 #: The policy fields whose options the help lists below the heading ``Schedule``.
 SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
 
-#: Type of policy field -> type of its option; the option of a field with choices is a Choice.
-TYPES: Final = {
-    "zone": click.STRING,
-    "instant": TIME,
-    "count": click.INT,
-    "seconds": SECONDS,
-    "text": click.STRING,
-    "names": click.STRING,
-}
+#: Type of policy field -> type of its option. The option of a field with choices is a Choice, and
+#: the option of any other field is a text.
+TYPES: Final = {"instant": TIME, "count": click.INT, "seconds": SECONDS}
 
 
 def field_option(name: str) -> Callable[[Any], Any]:
@@ -47,7 +41,7 @@ def field_option(name: str) -> Callable[[Any], Any]:
     return add(
         f"--{OPTION_OF.get(name, name).replace('_', '-')}",
         clearable=True,
-        type=click.Choice(type_.choices) if type_.choices else TYPES[type_.name],
+        type=click.Choice(type_.choices) if type_.choices else TYPES.get(type_.name),
         metavar={"zone": "ZONE", "names": "NAMES"}.get(type_.name),
         example=about["example"],
         help=about["description"],

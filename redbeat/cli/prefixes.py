@@ -203,11 +203,7 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
 def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -> None:
     """End the command with an error if old copies of entries would mix with the new copies."""
     if note.copying not in (0, shards):
-        message = (
-            f"celery redbeat shard {note.copying} was interrupted: run it again, or celery redbeat "
-            f"shard {note.shards} --delete to undo the copy"
-        )
-        raise failure(message, EX_CONFLICT)
+        raise failure(note.problem(shards), EX_CONFLICT)
     if shards in note.left or (shards == 1 and base_entries and not note.copying):
         message = (
             f"There are still entries of programs that used {plural(shards, 'shard')}: "
