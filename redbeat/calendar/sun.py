@@ -65,9 +65,11 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
         while half < end:
             spend(HALF_DAY)
             number, step = _event_in(schedule.event, place, half)
-            if number is not None and (instant := _instant(number)) > after:
-                return instant
             half += step
+            if number is not None:
+                instant = EPHEM_EPOCH + timedelta(seconds=ceil(number * SECONDS))
+                if instant > after:
+                    return instant
     except TooManyStepsError:
         raise
     except (OverflowError, ValueError):
@@ -75,19 +77,11 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
     return None
 
 
-def _instant(number: float) -> datetime:
-    return EPHEM_EPOCH + timedelta(seconds=ceil(number * SECONDS))
-
-
+@lru_cache(maxsize=4096)
 def _event_in(event: str, place: Place, half: int) -> tuple[float | None, int]:
     """Return when the event occurs in a half day, or None, and how many half days to skip."""
     if event == "solar_noon":
         return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
-    return _crossing(event, place, half)
-
-
-@lru_cache(maxsize=4096)
-def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
     low, high = _extreme(place, half), _extreme(place, half + 1)
     before, after = _above(event, *low[1:]), _above(event, *high[1:])
     rises = event.startswith(("dawn", "sunrise"))

@@ -6,7 +6,7 @@ A rule consists of a kind, which is one of :data:`KINDS`, and a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -117,8 +117,13 @@ def _cron_fields(text: str) -> dict[str, str]:
             f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
             "of month, month, day of week"
         )
-    texts = zip(CRON_FIELDS, fields, strict=True)
-    return {name: ",".join(_cron_items(name, field.split(","))) for name, field in texts}
+    return {
+        name: ",".join(
+            item if hashed.has_hash(item) else cron.celery_field(name, item)
+            for item in field.split(",")
+        )
+        for name, field in zip(CRON_FIELDS, fields, strict=True)
+    }
 
 
 def cron_warning(text: str) -> str:
@@ -132,10 +137,6 @@ def cron_warning(text: str) -> str:
         f"either, make two entries, '{minute} {hour} {day} {month} *' and '{minute} {hour} * "
         f"{month} {weekday}'; for both, keep {text!r}"
     )
-
-
-def _cron_items(name: str, items: list[str]) -> Iterator[str]:
-    return (item if hashed.has_hash(item) else cron.celery_field(name, item) for item in items)
 
 
 def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:

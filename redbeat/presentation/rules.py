@@ -305,12 +305,17 @@ def _dates_or_count(dates: Sequence[datetime], noun: str) -> str:
 
 
 def _rule_phrase(schedule: rrule) -> str:
-    rule = schedule._rule
-    zone = schedule.dtstart.tzinfo
-    if zone is None or (rule.wkst and _counts_weeks(rule)):
+    rule, zone = schedule._rule, schedule.dtstart.tzinfo or zones.UTC
+    counts_weeks = rule.freq == daysets.WEEKLY and (rule.interval > 1 or rule.setpos)
+    if rule.wkst and counts_weeks:
         raise TooComplex
-    text = _every(rule) if rule.interval > 1 else _plain(rule)
-    text += _positions(rule)
+    if rule.interval > 1:
+        text = _every(rule)
+    else:
+        text = times_on_days(_times(rule), dates(rule), rule.days.weekdays, rule.days.months)
+    if rule.setpos:
+        positions = joined([f"the {position_name(number)}" for number in rule.setpos])
+        text += f", only {positions} of these in each {UNITS[rule.freq]}"
     if rule.interval > 1 or schedule.count or zones.as_utc(schedule.start) > zones.EPOCH:
         text += f", from {moment(zones.as_utc(schedule.start).astimezone(zone))}"
     if schedule.count:
@@ -318,17 +323,6 @@ def _rule_phrase(schedule: rrule) -> str:
     if schedule.until:
         text += f", until {moment(schedule.until.astimezone(zone))}"
     return f"{text}, {zone_label(zone)}"
-
-
-def _counts_weeks(rule: recurrence.Recurrence) -> bool:
-    """Return whether the runs of a rule depend on the first day of the week."""
-    weekly = rule.freq == daysets.WEEKLY and (rule.interval > 1 or rule.setpos)
-    return bool(weekly or rule.days.weeknos)
-
-
-def _plain(rule: recurrence.Recurrence) -> str:
-    """Return the phrase for the times and days of a rule whose interval is 1."""
-    return times_on_days(_times(rule), dates(rule), rule.days.weekdays, rule.days.months)
 
 
 def _times(rule: recurrence.Recurrence) -> str:
@@ -360,13 +354,6 @@ def _weekdays(rule: recurrence.Recurrence) -> str:
         return ""
     every = "every " if rule.freq < daysets.WEEKLY else ""
     return f"on {every}{joined([DAYS[day] for day in rule.days.weekdays])}"
-
-
-def _positions(rule: recurrence.Recurrence) -> str:
-    if not rule.setpos:
-        return ""
-    positions = joined([f"the {position_name(number)}" for number in rule.setpos])
-    return f", only {positions} of these in each {UNITS[rule.freq]}"
 
 
 ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
@@ -447,8 +434,8 @@ def _in_zone(text: str, timezone: str | None) -> str:
 
 
 def _custom(when: Any) -> str:
-    cls: type = type(when)
-    if any("__repr__" in vars(base) for base in cls.__mro__[:-1]):
+    cls: Any = type(when)
+    if cls.__repr__ is not object.__repr__:
         return repr(when)
     registered = registry.of_class(cls)
     return f"custom schedule {registered.tag if registered else cls.__qualname__}"

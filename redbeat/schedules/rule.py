@@ -243,18 +243,16 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.byhour = _storable(byhour)
         self.byminute = _storable(byminute)
         self.bysecond = _storable(bysecond)
-        self._zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
-        self._rule = self._recurrence()
-        self._zoned = ZonedRule(self._rule, self._zone, zones.as_utc(self.start), self.count)
+        zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
+        # The conversion to UTC and back turns a start that DST skips into a valid time.
+        start = zones.as_utc(self.start)
+        wall = start.astimezone(zone).replace(tzinfo=None, fold=0)
+        self._rule = recurrence(self.fields(), wall)
+        self._zoned = ZonedRule(self._rule, zone, start, self.count)
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
         return moment.replace(microsecond=0)
-
-    def _recurrence(self) -> Recurrence:
-        # The conversion to UTC and back turns a start that DST skips into a valid time.
-        start = zones.as_utc(self.dtstart).astimezone(self._zone)
-        return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
 
     @property
     def start(self) -> datetime:
@@ -299,8 +297,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else zones.as_utc(self.until).replace(microsecond=0)
-        offset = zones.fixed_offset(self._zone)
-        zone = zones.zone_key(self._zone) if offset is None else offset
+        offset = zones.fixed_offset(self._zoned.zone)
+        zone = zones.zone_key(self._zoned.zone) if offset is None else offset
         return self._rule, self._zoned.start, self.count, until, zone, self.nowfun
 
     def __repr__(self) -> str:
