@@ -10,15 +10,14 @@ from typing import Final
 import click
 
 from redbeat.config import ensure_conf
-from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned, Span
+from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConflictError
 from redbeat.management.as_json import progress_json
 from redbeat.presentation.describe import iso
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 
-from .command import EX_CONFLICT, Console, command, failure, progress
+from .command import Console, command, progress
 from .completion import entry_names
 from .entry_options import as_option_errors
 from .options import INSTANT, Parsed, existing, load, option, option_error
@@ -99,22 +98,12 @@ def backfill(
             return
         if since is not None and until is not None:
             with as_option_errors(console.ctx):
-                plan = _request(entry, (since, until), rate, again, dry_run)
+                plan = entry.backfill(since, until, rate, again, dry_run)
             _report_plan(console, entry, plan, until, dry_run)
         if wait and not dry_run:
             _wait(console, entry)
         elif since is None:
             _show(console, name, entry.backfills)
-
-
-def _request(
-    entry: RedBeatSchedulerEntry, span: Span, rate: float, again: bool, dry_run: bool
-) -> Planned:
-    try:
-        return entry.backfill(*span, rate, again, dry_run)
-    except ConflictError as error:
-        problem = f"Beats keep recording runs of {entry.name!r}; try again later"
-        raise failure(problem, EX_CONFLICT) from error
 
 
 def _report_plan(

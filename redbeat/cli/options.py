@@ -111,12 +111,11 @@ TIME = Parsed("time", lambda text: time_from(text.strip()))
 INSTANT = Parsed("time", instant_of)
 
 
-def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
+def option_error(ctx: click.Context, name: str, problem: str) -> click.BadParameter:
     """Return an error about the option with the parameter name ``name``."""
     param = next(param for param in ctx.command.params if param.name == name)
     example = getattr(param, "example", "")
-    message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
-    return click.BadParameter(with_example(message, example), ctx, param)
+    return click.BadParameter(with_example(problem, example), ctx, param)
 
 
 def with_example(message: str, example: str) -> str:

@@ -99,7 +99,7 @@ def simulate(
     except InvalidEntryError as error:
         if error.field != "since":
             raise
-        raise option_error(console.ctx, "since", error) from error
+        raise option_error(console.ctx, "since", error.problem) from error
     _warn(console, names, found, until)
     if console.as_json:
         console.emit(_json(found))
