@@ -345,9 +345,8 @@ def _warn(entry: Any, form: EntryForm) -> None:
     if form.warning:
         notify(f"Please check: {form.warning}.", "warning")
     try:
-        checker = task_names.NameChecker(entry.app)
-        for unknown in checker.unknown(entry):
-            notify(f"Please check: {checker.warning(unknown)}.", "warning")
+        for warning in task_names.NameChecker(entry.app).warnings(entry):
+            notify(f"Please check: {warning}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
 

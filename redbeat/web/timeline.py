@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from threading import Lock
@@ -30,7 +29,7 @@ LANES: Final = 40
 #: Maximum number of runs that a lane shows one by one.
 MARKS: Final = 1500
 
-#: Number of busiest periods to list.
+#: Number of busiest periods to list, of those with more than one run.
 BUSIEST: Final = 5
 
 #: A forecast stays in the cache for 20 times its computation time, but at least 2 seconds.
@@ -95,7 +94,9 @@ def show() -> ResponseReturnValue:
     context["chart"] = load_chart(load.counts, start, span.minutes * 60)
     context["lanes"] = lanes(_rows(load, since, span), start, span.length.total_seconds())
     context["left_out"] = max(len(load.entries) - LANES, 0)
-    context["busiest"] = [_period(load, number) for number in _busiest(load.counts)]
+    busy = [number for number, count in enumerate(load.counts) if count > 1]
+    busy.sort(key=lambda number: -load.counts[number])  # the sort is stable
+    context["busiest"] = [_period(load, number) for number in busy[:BUSIEST]]
     context["poll"] = round(min(expires_in, 60.0), 1)
     return render_template("timeline.html", now=datetime.now(UTC), **context)
 
@@ -118,15 +119,6 @@ def _rows(load: Load, since: datetime, span: Span) -> list[Row]:
             positions = [(at - load.start) / span.length for at in runs]
         rows.append((name, entry_url(name), positions, total))
     return rows
-
-
-def _busiest(counts: Sequence[int]) -> list[int]:
-    """Return the indexes of the busiest periods with more than one run, the busiest first.
-
-    Among periods with the same number of runs, the earliest period comes first.
-    """
-    periods = [number for number, count in enumerate(counts) if count > 1]
-    return sorted(periods, key=lambda number: -counts[number])[:BUSIEST]
 
 
 def _period(load: Load, number: int) -> tuple[datetime, int, list[tuple[str, int]]]:

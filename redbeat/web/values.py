@@ -148,7 +148,7 @@ def entry_url(name: str, endpoint: str = "entries.show") -> str:
 
 def record_url(record: Record) -> str:
     """Return the URL of the page of the entry in a record."""
-    return entry_url(_exact_name(record))
+    return entry_url(store.keys.name_of(record.key))
 
 
 def quoted(record: Record) -> str:
@@ -156,12 +156,7 @@ def quoted(record: Record) -> str:
 
     :func:`name_in` converts the value back.
     """
-    return quoted_name(_exact_name(record))
-
-
-def _exact_name(record: Record) -> str:
-    """Return the name of the entry in a record; surrogates stand for bytes that are not UTF-8."""
-    return store.keys.name_of(record.key)
+    return quoted_name(store.keys.name_of(record.key))
 
 
 def quoted_name(name: str) -> str:
