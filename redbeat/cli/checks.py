@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.task_names import NameChecker, UnknownName
+from redbeat.management.task_names import NameChecker
 from redbeat.presentation.describe import rule_of
 from redbeat.presentation.rule_text import cron_warning
 
@@ -23,10 +23,10 @@ class NameWarnings:
         self._console = console
         self._checker: NameChecker | None = None
         self._problem = ""
-        #: Unknown name -> the first entry that uses the name, and the warning about the name.
-        self._warnings: dict[UnknownName, tuple[str, str]] = {}
-        #: Unknown name -> number of its uses. The key None counts the names without a warning.
-        self._counts: Counter[UnknownName | None] = Counter()
+        #: Warning about a name -> the first entry that uses the name.
+        self._warnings: dict[str, str] = {}
+        #: Warning -> number of its entries. The key None counts the warnings that are not kept.
+        self._counts: Counter[str | None] = Counter()
 
     def check(self, entry: RedBeatSchedulerEntry) -> None:
         """Check the task and the options of an entry, and count unknown names."""
@@ -34,18 +34,18 @@ class NameWarnings:
             return
         try:
             checker = self._checker = self._checker or NameChecker(self._console.app)
-            for unknown in checker.unknown(entry):
-                if unknown not in self._warnings and len(self._warnings) < MAX_PRINTED:
-                    self._warnings[unknown] = str(entry.name), checker.warning(unknown)
-                self._counts[unknown if unknown in self._warnings else None] += 1
+            for warning in checker.warnings(entry):
+                if len(self._warnings) < MAX_PRINTED:
+                    self._warnings.setdefault(warning, str(entry.name))
+                self._counts[warning if warning in self._warnings else None] += 1
         except Exception as error:  # the import of an app's modules can raise any error
             self._problem = f"{type(error).__name__}: {error}"
 
     def show(self) -> None:
         """Print the warnings that :meth:`check` has stored."""
         warn = self._console.warn
-        for unknown, (entry, warning) in self._warnings.items():
-            count = self._counts[unknown] - 1
+        for warning, entry in self._warnings.items():
+            count = self._counts[warning] - 1
             others = "1 other entry" if count == 1 else f"{count:,} other entries"
             warn(f"{entry}{f' and {others}' if count else ''}: {warning}")
         more = self._counts[None]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from celery import Celery, Task
 from celery.app.amqp import AMQP
@@ -39,7 +39,7 @@ def registered_tasks(app: Celery) -> set[str]:
     return {name for name in app.tasks if not name.startswith(BUILT_IN)}
 
 
-def known_options(app: Celery, task: str) -> set[str]:
+def known_options(app: Celery, task: str) -> frozenset[str]:
     """Return the names of the options of ``apply_async``.
 
     If the class of the task overrides ``apply_async``, the result includes the parameters of the
@@ -52,14 +52,7 @@ def known_options(app: Celery, task: str) -> set[str]:
     if task in app.tasks:
         functions.append(app.tasks[task].apply_async)
     names = {name for function in functions for name in inspect.signature(function).parameters}
-    return (names | PROPERTIES) - NOT_OPTIONS
-
-
-class UnknownName(NamedTuple):
-    """A task that is not registered, or an unknown option in an entry with this task."""
-
-    task: str
-    option: str = ""
+    return frozenset((names | PROPERTIES) - NOT_OPTIONS)
 
 
 class NameChecker:
@@ -72,29 +65,22 @@ class NameChecker:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._tasks = registered_tasks(app)
+        self._tasks = frozenset(registered_tasks(app))
         self._options = lru_cache(256)(partial(known_options, app))
 
-    def unknown(self, entry: RedBeatSchedulerEntry) -> Iterator[UnknownName]:
-        """Yield the task of an entry if the task is unknown, and each unknown option."""
-        task = str(entry.task)
+    def warnings(self, entry: RedBeatSchedulerEntry) -> Iterator[str]:
+        """Yield a warning if the task is unknown, and one for each unknown option."""
+        task, options = str(entry.task), entry.options or {}
         if self._tasks and task not in self._app.tasks:
-            yield UnknownName(task)
-        options = entry.options or {}
-        for name in options:
-            if name in self._options(task) or name in (options.get("stamped_headers") or ()):
-                continue
-            yield UnknownName(task, str(name))
-
-    def warning(self, unknown: UnknownName) -> str:
-        """Return a warning about an unknown name. The warning suggests a similar known name."""
-        task, option = unknown
-        if option:
-            similar = _closest(option, self._options(task))
-            return f"{option!r} is not an option of apply_async{similar}"
-        return f"the task {task!r} is not registered in this app{_closest(task, self._tasks)}"
+            similar = _closest(task, self._tasks)
+            yield f"the task {task!r} is not registered in this app{similar}"
+        known = self._options(task)
+        for name in map(str, options):
+            if name not in known and name not in (options.get("stamped_headers") or ()):
+                yield f"{name!r} is not an option of apply_async{_closest(name, known)}"
 
 
-def _closest(name: str, known: Collection[str]) -> str:
+@lru_cache(256)
+def _closest(name: str, known: frozenset[str]) -> str:
     similar = get_close_matches(name, sorted(known), 1)
     return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -50,13 +50,10 @@ PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 #: Maps a field of ``PeriodicTask`` to the kind of its value. The code that reads a field without a
 #: kind checks the value of the field.
 KINDS: Final[dict[str, incoming.Kind]] = {
-    "name": (str, "a string", True),
-    "task": (str, "a string", True),
-    "enabled": (bool, "true or false", False),
-    "one_off": (bool, "true or false", False),
-    "total_run_count": (int, "an integer", False),
+    **dict.fromkeys(("name", "task"), (str, "a string", True)),
+    **dict.fromkeys(("enabled", "one_off"), (bool, "true or false", False)),
+    **dict.fromkeys(("total_run_count", "priority"), (int, "an integer", False)),
     **dict.fromkeys(("queue", "exchange", "routing_key"), (str, "a string", False)),
-    "priority": (int, "an integer", False),
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
