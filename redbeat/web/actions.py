@@ -14,7 +14,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
 from redbeat.entries import edits
-from redbeat.errors import InvalidEntryError, RedBeatError
+from redbeat.errors import FieldError, InvalidEntryError, RedBeatError
 from redbeat.printing import plural
 from redbeat.storage.reading import static_among
 
@@ -169,7 +169,8 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
         elif action == "delete":
             done = edits.delete(store, keys)
         else:
-            done = _trigger_all(names, problems)
+            problems = _trigger_all(names)
+            done = len(names) - len(problems)
     except RedBeatError as error:
         problems.append(str(error))
     audit(f"{ACTIONS[action].lower()} {done} of {len(names)}: {', '.join(names)}", names[0])
@@ -181,18 +182,14 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     return redirect(url_for("listing.index"), 303)
 
 
-def _trigger_all(names: list[str], problems: list[str]) -> int:
-    """Trigger entries, and return how many were triggered.
-
-    If an entry cannot be triggered, the reason is added to ``problems``.
-    """
-    done = 0
+def _trigger_all(names: list[str]) -> list[str]:
+    """Trigger entries, and return why some entries were not triggered."""
+    problems = []
     for name in names:
         try:
             schedule[name].trigger()
-            done += 1
         except KeyError:
             problems.append(f"{name!r} does not exist")
-        except InvalidEntryError as error:
+        except FieldError as error:
             problems.append(f"{name!r}: {error.problem}")
-    return done
+    return problems

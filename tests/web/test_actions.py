@@ -373,6 +373,20 @@ def test_what_was_left_out_of_a_selection_is_shown(
     assert not schedule["a"].enabled
 
 
+def test_an_unreadable_entry_does_not_stop_the_others(
+    browser: Browser, make: Make, broken: Callable[[str, str], None], redis_client: redis.Redis
+) -> None:
+    for name in ("a", "z"):
+        make(name)
+    broken("bad", "{")
+    data = {**token_in(browser.get("/")), "confirmed": "1", "action": "trigger"}
+    answer = browser.client.post("/selected", data={**data, "entry": ["a", "bad", "z"]})
+    page = browser.get(answer.location)
+    assert "Triggered 2 entries." in page
+    assert "1 of 3 selected entries were skipped: &#39;bad&#39;: " in page
+    assert all(is_triggered(redis_client, f"redbeat:{name}") for name in ("a", "z"))
+
+
 @pytest.mark.parametrize("fields", [{"action": "explode"}, {"action": "pause", "csrf_token": ""}])
 def test_a_wrong_selection_changes_nothing(
     browser: Browser, make: Make, schedule: Schedule, fields: dict[str, str]
