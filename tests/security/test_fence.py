@@ -15,6 +15,7 @@ FENCE = "codec/stored.py"
 OTHERS = {
     "beat/message.py": "JSON that this process has just written",
     "entries/changes.py": "the encoding of a text that it has read",
+    "entries/decide.py": "the encoding of a name that was read",
     "entries/state.py": "what beats keep; any error makes a fresh state, with a problem",
     "storage/reading.py": "JSON that a script has just written",
     "storage/store.py": "JSON that a script has just written",
@@ -113,7 +114,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(score)",
     ),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
-    "beat/tidy.py": ("a cursor of Redis", "int(following)"),
     "beat/trouble.py": ("the time of Redis", "from_timestamp(self._failed_at)"),
     "beat/upkeep.py": (
         "cursors and scores of Redis",
@@ -123,21 +123,14 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "beat/waits.py": ("a rate", "int(self._tokens)"),
     "entries/decide.py": ("what is_due() of the program returns", "float(seconds)"),
-    "entries/history.py": ("what a regular expression has checked", "map(int, match.groups('0'))"),
+    "entries/history.py": ("what a regular expression has checked", "map(int, usual.groups('0'))"),
     "entries/policy.py": (
         "JSON that was decoded, of a type and in a range that were checked",
         "float(value)",
         "int(value)",
     ),
     "entries/saving.py": ("a score of Redis", "float(score)"),
-    "entries/state.py": (
-        "what seconds_in or a regular expression has checked",
-        "float(at)",
-        "float(since)",
-        "float(success)",
-        "float(until)",
-        "from_timestamp(_seconds(value))",
-    ),
+    "entries/state.py": ("what seconds_in has checked", "from_timestamp(_seconds(value))"),
     "entries/status.py": (
         "what seconds_in has checked",
         "from_timestamp(last)",
@@ -146,7 +139,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "entries/verdicts.py": (
         "what a state has checked; a condition",
-        "datetime.fromtimestamp(seconds, UTC)",
         "from_timestamp(at)",
         "int(is_scheduled)",
     ),
