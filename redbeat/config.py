@@ -130,6 +130,8 @@ class RedBeatConfig(settings.Settings):
     client is a Redis Cluster client; see :meth:`adopt`.
     """
 
+    #: The tasks that entries are allowed to run, None for all tasks.
+    task_allowlist: TaskAllowlist | None
     #: The keys that no queue may have as its name, None if they were not needed yet.
     own_keys: Any = None
 
@@ -149,8 +151,7 @@ class RedBeatConfig(settings.Settings):
         self._read_keys(is_cluster(self._client) if has_client else self.endpoint.is_cluster)
         for name, setting in settings.SETTINGS.items():
             if setting.kind.accepts is not None:
-                value = self.either_or(name, setting.value)
-                value = None if value is None else setting.kind.check(name, value)
+                value = setting.kind.check(name, self.either_or(name, setting.value))
                 setattr(self, name.removeprefix(settings.PREFIX), value)
         self.lock_timeout = self.lock_timeout or None
         if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
@@ -159,16 +160,11 @@ class RedBeatConfig(settings.Settings):
                 f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
             )
         deadline = self.app.conf.beat_cron_starting_deadline
-        if deadline is not None:
-            settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
         #: Celery's ``beat_cron_starting_deadline``, in seconds.
-        self.cron_deadline: float | None = deadline
+        self.cron_deadline = settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
         self._check_timezone()
         patterns = self.either_or(ALLOWLIST)
-        #: The tasks that entries are allowed to run, None for all tasks.
-        self.task_allowlist: TaskAllowlist | None = (
-            None if patterns is None else TaskAllowlist(patterns)
-        )
+        self.task_allowlist = None if patterns is None else TaskAllowlist(patterns)
 
     def __repr__(self) -> str:
         # The client options and redis_use_ssl are omitted, because their values may be secret.

@@ -567,10 +567,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         run beyond ``instant``. See also :meth:`runs_from`. No round trip.
         """
         since, anchor = max(as_utc(instant), EPOCH), self.anchor
-        if anchor is not None and since < anchor and self._waits_for(anchor):
-            since = anchor + TICK
-        delayed = self.policy_field("spread") or self.policy_field("jitter")
-        if delayed and not asks_itself(self.schedule):
+        now, asks = datetime.now(UTC), asks_itself(self.schedule)
+        if anchor is not None and anchor > max(since, now) and not (asks or self.ran_after(now)):
+            since = anchor + TICK  # a program has set the last run in the future
+        if not asks and (self.policy_field("spread") or self.policy_field("jitter")):
             plan = self.occurrence_plan()
             first = plan.first_occurrence(since) if anchor is None else plan.after(anchor)
             later = min(since, END - TICK) + TICK
@@ -580,11 +580,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             elif anchor == since:
                 since += TICK
         return (run for run in self.runs_from(since) if run.due_at > instant)
-
-    def _waits_for(self, anchor: datetime) -> bool:
-        """Return whether a program has set the last run in the future, so that no run is before."""
-        now = datetime.now(UTC)
-        return anchor > now and not (self.ran_after(now) or asks_itself(self.schedule))
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
         """Yield the runs that a punctual beat sends at ``since`` and later.

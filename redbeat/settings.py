@@ -42,8 +42,11 @@ class Kind(NamedTuple):
     accepts: Callable[[Any], bool] | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid."""
-        if self.accepts is not None and not self.accepts(value):
+        """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid.
+
+        None is valid: it means that the setting is not set.
+        """
+        if value is not None and self.accepts is not None and not self.accepts(value):
             raise ConfigurationError(f"{name} is {value!r}, it must be {self.requirement}")
         return value
 
