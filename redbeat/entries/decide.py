@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from redbeat.calendar.steps import PER_RUN, Steps, bounded, spend
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, zone_named
-from redbeat.codec.stored import is_valid_text
+from redbeat.codec.stored import bytes_of, is_valid_text
 from redbeat.errors import InvalidEntryError, described
 from redbeat.schedules import next_run as occurrences
 from redbeat.schedules.calendars import Exclusion
@@ -631,8 +631,9 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """
     if identity:
         instant = f"{instant}/{identity}"
-    text = namespace_of(prefix) + f"{instant} {name}".encode("utf-8", "surrogateescape")
-    return str(uuid.UUID(bytes=sha1(text, usedforsecurity=False).digest()[:16], version=5))
+    text = f"{instant} {name}"
+    data = namespace_of(prefix) + (text.encode() if text.isascii() else bytes_of(text))
+    return str(uuid.UUID(bytes=sha1(data, usedforsecurity=False).digest()[:16], version=5))
 
 
 def score_of(next_at: datetime | None) -> float:

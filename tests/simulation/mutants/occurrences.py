@@ -11,8 +11,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "id-without-name",
         "Entries that are due at the same instant send the same task id.",
         "entries/decide.py",
-        """f"{instant} {name}".encode(""",
-        """instant.encode(""",
+        """text = f"{instant} {name}\"""",
+        """text = instant""",
         (
             "losses",
             "tests/scheduler/test_messages.py",
