@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from kombu.utils.imports import symbol_by_name
@@ -14,10 +15,8 @@ from redbeat.settings import is_number
 
 
 def _retry_period(value: Any) -> float | None:
-    if is_number(value) and value == 0:
-        return None
-    if is_number(value) and (value > 0 or value == -1):
-        return float(value)
+    if is_number(value) and (value >= 0 or value == -1):
+        return float(value) or None
     raise ValueError("must be a number of seconds above 0, -1 for no limit, or None for no retry")
 
 
@@ -76,12 +75,9 @@ def _node(value: Any) -> tuple[str, int]:
 
 
 def _nodes(value: Any) -> list[tuple[str, int]]:
-    try:
-        nodes = [_node(node) for node in value]
-    except (TypeError, ValueError):
-        nodes = []
-    if nodes:
-        return nodes
+    with suppress(TypeError, ValueError):
+        if nodes := [_node(node) for node in value]:
+            return nodes
     raise ValueError("must be a list of (host, port)")
 
 

@@ -98,12 +98,10 @@ def ask_aside(client: Any, *command: Any) -> Any:
     """
     try:
         return ask(client, command)[0]
-    except NoPermissionError:
-        return None
     except ResponseError as error:
-        if WRONG_TYPE not in str(error):
-            raise
-        return None
+        if isinstance(error, NoPermissionError) or WRONG_TYPE in str(error):
+            return None
+        raise
 
 
 def _scores(reply: Any) -> list[tuple[str, float]]:
