@@ -202,8 +202,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "statics-never-leave",
         "Static entries that left the configuration keep running.",
         "beat/statics.py",
-        "and self._remove(here, self._stale(here.known, exclusive))",
-        "and True",
+        "not self._remove(here, self._stale(here.known, exclusive))",
+        "False",
         ("tests/beat/test_statics.py",),
     ),
     Mutant(
