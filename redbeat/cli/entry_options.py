@@ -16,7 +16,7 @@ from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import CALL
 
 from .command import Console
-from .options import CLEARED, INTERVAL, SECONDS, TIME, option, option_error, options
+from .options import CLEARED, SECONDS, TIME, option, option_error, options
 
 #: Functions that add an option below a heading of the help.
 schedule_option: Final = partial(option, help_group="Schedule")
@@ -60,7 +60,7 @@ def call_option(name: str) -> Callable[[Any], Any]:
 SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     schedule_option(
         "--every",
-        type=INTERVAL,
+        metavar="DURATION",
         example="30",
         help="Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
     ),

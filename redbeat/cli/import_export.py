@@ -201,17 +201,17 @@ def import_(
             # Lines about entries would break a progress bar.
             quiet = dry_run or skip_invalid
             with nullcontext() if quiet else progress(console, "Checking", None) as advance:
-                checked = importer.check(incoming, advance, warnings.check)
+                importer.check(incoming, advance, warnings.check)
         except UnreadableSourceError as error:
             raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
-        _fail_on_problems(console, checked, source_name)
+        _fail_on_problems(console, importer, source_name)
         warnings.show()
         if not dry_run:
             with progress(console, "Importing", importer.written.to_write) as advance:
                 importer.write(advance)
         if prune:
-            importer.prune(checked.names, dry_run)
-    _report(console, importer.written, checked.problems.skipped, dry_run)
+            importer.prune(dry_run)
+    _report(console, importer.written, importer.problems.skipped, dry_run)
 
 
 def _source(
@@ -237,16 +237,16 @@ def _print_problem(console: Console, problem: Problem) -> None:
         console.error(f"{problem.where}: {problem.text}")
 
 
-def _fail_on_problems(console: Console, checked: importing.Checked, source_name: str) -> None:
+def _fail_on_problems(console: Console, importer: importing.Importer, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
-    for found in (checked.problems, checked.conflicts):
+    for found in (importer.problems, importer.conflicts):
         if not found.count:
             continue
         for problem in found.kept:
             _print_problem(console, problem)
         verb = "is" if found.count == 1 else "are"
         some = f"{plural(found.count, 'entry', 'entries')} of {source_name} {verb}"
-        if found is checked.problems:
+        if found is importer.problems:
             message = f"Nothing was written: {some} invalid; --skip-invalid imports the others"
             raise failure(message, EX_FAILED)
         message = (

@@ -19,7 +19,7 @@ from redbeat.calendar.times import time_from
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
-from redbeat.presentation.rule_text import interval_from, seconds_from
+from redbeat.presentation.rule_text import seconds_from
 from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure
@@ -95,16 +95,8 @@ def instant_of(text: str) -> datetime:
         raise ValueError(error.problem) from error
 
 
-def checked_interval(text: str) -> str:
-    """Return ``text`` unchanged; raise ValueError if the text is not an interval."""
-    interval_from(text)
-    return text
-
-
 #: The type of an option that accepts a duration; the value is a number of seconds.
 SECONDS = Parsed("duration", seconds_from)
-#: The type of an option that accepts a duration, optionally followed by the word ``relative``.
-INTERVAL = Parsed("duration", checked_interval)
 #: The type of an option that accepts a time; the datetime is naive if the text has no UTC offset.
 TIME = Parsed("time", lambda text: time_from(text.strip()))
 #: The same, but the value is in UTC.
