@@ -73,18 +73,6 @@ class Problems:
 
 
 @dataclass
-class Checked:
-    """The result of a check: the names of valid entries, the problems and the conflicts.
-
-    A conflict is an entry whose name belongs to a different entry in Redis.
-    """
-
-    names: KeySet = field(default_factory=KeySet)
-    problems: Problems = field(default_factory=Problems)
-    conflicts: Problems = field(default_factory=Problems)
-
-
-@dataclass
 class Written:
     """The number of entries for each action of the import; a dry run counts planned actions.
 
@@ -239,7 +227,8 @@ class Importer:
         self._store = store.store_of(schedule.app)
         self._on_conflict = on_conflict
         self._note = note
-        self._checked = Checked(problems=Problems(report=skip))
+        self._names = KeySet()
+        self.problems, self.conflicts = Problems(report=skip), Problems()
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
@@ -256,8 +245,11 @@ class Importer:
         source: Iterable[Incoming],
         progress: Callable[[int], Any] | None = None,
         examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
-    ) -> Checked:
+    ) -> None:
         """Check all lines of the source without writing to Redis.
+
+        Fills :attr:`problems`, and :attr:`conflicts` with the entries and calendars whose names
+        belong to different ones in Redis.
 
         Takes one round trip per 500 lines, or two if some of the lines define or name calendars.
 
@@ -274,7 +266,6 @@ class Importer:
             pickle.dump(writes, self._plans)
             if progress is not None:
                 progress(len(batch))
-        return self._checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the calendars that :meth:`check` has planned to write, then the planned entries.
@@ -293,12 +284,12 @@ class Importer:
             if progress is not None:
                 progress(len(writes))
 
-    def prune(self, names: KeySet, dry_run: bool = False) -> None:
-        """Delete dynamic entries that are not in ``names``.
+    def prune(self, dry_run: bool = False) -> None:
+        """Delete dynamic entries that the source does not have.
 
         Takes two round trips per 500 entries.
         """
-        name_of = self._store.keys.name_of
+        name_of, names = self._store.keys.name_of, self._names
         for page in pages_of(self._store):
             surplus_keys = [
                 row.key for row in page.rows if not row.static and name_of(row.key) not in names
@@ -330,7 +321,7 @@ class Importer:
                 write = ready.write(now)
             except Exception as error:
                 problem = unexpected("cannot be scheduled", error)
-                self._checked.problems.add(ready.incoming.where, problem)
+                self.problems.add(ready.incoming.where, problem)
                 return None
             score = write.change.add or None
         if action != CONFLICT:
@@ -364,16 +355,14 @@ class Importer:
         name = calendar.name
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
-            self._checked.problems.add(where, problem)
+            self.problems.add(where, problem)
             return
         if name in self._calendars or old == calendar:
             action = "unchanged"
         elif not is_stored:
             action = "created"
         elif self._on_conflict == "fail":
-            self._checked.conflicts.add(
-                where, f"calendar {name!r} is already stored with other content"
-            )
+            self.conflicts.add(where, f"calendar {name!r} is already stored with other content")
             action = CONFLICT
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
@@ -382,7 +371,7 @@ class Importer:
             try:
                 check_calendar(self._schedule, calendar, self._calendars)
             except InvalidEntryError as error:
-                self._checked.problems.add(where, f"calendar {name!r}: {error.problem}")
+                self.problems.add(where, f"calendar {name!r}: {error.problem}")
             self._planned_calendars.append(calendar)
             self.written.calendars += 1
         if self._note is not None:
@@ -397,13 +386,13 @@ class Importer:
                 definition, policy = entry.texts()
                 entry.writable_key()
                 name = str(entry.name)
-                if not self._checked.names.add(name):
+                if not self._names.add(name):
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
                 policy = with_pause(policy, Pause.of_entry(entry))
                 return Ready(incoming, entry, definition, policy, views.Shown(entry.key, None))
             except Exception as error:
                 problem = problem_of("cannot be stored", error)
-        self._checked.problems.add(incoming.where, problem)
+        self.problems.add(incoming.where, problem)
         return None
 
     def _action(self, ready: Ready) -> str | None:
@@ -421,10 +410,10 @@ class Importer:
             return "kept"
         if problem:
             separator = ":" if ready.is_new else ""
-            self._checked.problems.add(where, f"name: {name!r}{separator} {problem}")
+            self.problems.add(where, f"name: {name!r}{separator} {problem}")
             return None
         if mode == "fail":
-            self._checked.conflicts.add(where, f"{name!r} is already stored with other content")
+            self.conflicts.add(where, f"{name!r} is already stored with other content")
             return CONFLICT
         return "changed"
 

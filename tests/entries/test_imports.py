@@ -24,8 +24,8 @@ pytestmark = pytest.mark.standalone
 def imported(world: World, entry: Any, meanwhile: Hook = nothing, **parts: Any) -> None:
     """Import an entry; call ``meanwhile`` between the check and the write."""
     with Importer(Schedule(world.app), "replace") as importer:
-        checked = importer.check([Incoming("line 1", entry, **parts)])
-        assert checked.problems.kept == []
+        importer.check([Incoming("line 1", entry, **parts)])
+        assert importer.problems.kept == []
         meanwhile()
         importer.write()
 

@@ -832,8 +832,8 @@ class Files(Surface):
             suppress(UnreadableSourceError),
             warnings_ignored(),
         ):
-            checked = importer.check(source)
-            if not checked.problems.count:
+            importer.check(source)
+            if not importer.problems.count:
                 importer.write()
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from redbeat import Schedule
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import OPTIONS, TASK, read_fixture
-from redbeat.transfer.importing import Checked, Importer
+from redbeat.transfer.importing import Importer
 from redbeat.transfer.incoming import Incoming, UnreadableSourceError
 from redbeat.transfer.jsonlines import FIELDS, read_lines
 from redbeat.transfer.shelve_file import read_shelve
@@ -72,15 +72,15 @@ def importing_app(redis_server: RedisServer) -> Iterator[Celery]:
 
 def outcome(app: Celery, source: Iterator[Incoming], where: str) -> None:
     """Import a source; assert that each problem has a place, a field and a short, safe text."""
-    checked, unreadable = Checked(), ""
+    unreadable = ""
     with Importer(Schedule(app), "replace") as importer:
         try:
-            checked = importer.check(source)
+            importer.check(source)
             importer.write()
         except UnreadableSourceError as error:
             unreadable = str(error)
     assert len(unreadable) < MAX_PROBLEM
-    for problem in checked.problems.kept:
+    for problem in importer.problems.kept:
         assert re.match(where, problem.where), problem
         assert re.match(r".{1,200}?: \S", problem.text), problem.text
         assert len(problem.where) + len(problem.text) < MAX_PROBLEM
