@@ -256,7 +256,7 @@ class Beat:
             self.counters.ticked(self._clock() - started, trips, leads)
 
     def _work(self, looks: bool) -> float:
-        started = self._clock()
+        started = idle_since = self._clock()
         while True:
             reply = self.look(self._next_look() if looks else Look(limit=0))
             if reply is None:
@@ -264,10 +264,12 @@ class Beat:
             if self.prepare(reply):
                 continue
             is_idle = not self._handle_rows(reply)
+            if not is_idle:
+                idle_since = self._clock()
             goes_on = self._maintain(reply, is_idle)
             if is_idle and not goes_on:
                 return self._wait(reply) if looks else self._longest_wait()
-            if is_idle and self._clock() - started > LONGEST_UPKEEP:
+            if is_idle and self._clock() - idle_since > LONGEST_UPKEEP:
                 return 0.0
             failed = self._broker.failed
             if failed or self._stop.pending or self._clock() - started > self.max_tick:
