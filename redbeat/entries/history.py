@@ -206,9 +206,7 @@ def history_after_save(
     new_timing, schedule, limit = _timing_of(*new, foreign)
     if limit is None:
         return history
-    old_timing, _, old_limit = (
-        (new_timing, None, limit) if old == new else _timing_of(*old, foreign)
-    )
+    old_timing, _, old_limit = _timing_of(*old, foreign)
     count = history.total_run_count
     if count < limit and (old_limit is None or count < old_limit):
         return history
