@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
@@ -207,7 +206,8 @@ def import_(
         _fail_on_problems(console, importer, source_name)
         warnings.show()
         if not dry_run:
-            with progress(console, "Importing", importer.written.to_write) as advance:
+            to_write = importer.written["created"] + importer.written["changed"]
+            with progress(console, "Importing", to_write) as advance:
                 importer.write(advance)
         if prune:
             importer.prune(dry_run)
@@ -256,13 +256,12 @@ def _fail_on_problems(console: Console, importer: importing.Importer, source_nam
         raise failure(message, EX_CONFLICT)
 
 
-def _report(console: Console, written: importing.Written, skipped: int, dry_run: bool) -> None:
-    counts = asdict(written)
-    parts = [f"{count} {action}" for action, count in counts.items() if action != "calendars"]
-    if written.calendars:
-        parts.append(plural(written.calendars, "calendar"))
+def _report(console: Console, written: dict[str, int], skipped: int, dry_run: bool) -> None:
+    parts = [f"{written[action]} {action}" for action in importing.ACTIONS]
+    if written["calendars"]:
+        parts.append(plural(written["calendars"], "calendar"))
     if skipped:
         parts.append(f"{skipped} skipped as invalid")
     done = "Dry run, nothing was written" if dry_run else "Imported"
-    result = {**counts, "skipped": skipped, "dry_run": dry_run}
+    result = {**written, "skipped": skipped, "dry_run": dry_run}
     console.result(result, f"{done}: {', '.join(parts)}")

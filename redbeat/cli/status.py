@@ -5,7 +5,7 @@ Their exit codes also serve as health probes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
@@ -55,15 +55,14 @@ def status(console: Console, max_late: float) -> None:
 
 
 def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[str]]]:
+    def texts(beats: Iterable[BeatInfo]) -> list[str]:
+        return [_beat(console, beat, status.now) for beat in beats]
+
     lockless = [beat for beat in status.beats if beat is not status.leader]
     leading = [status.leader] if status.leader else []
-    for name, beats, always_print in (
-        ("Leader", leading, bool(status.lock_key)),
-        ("Beats", lockless, not status.lock_key),
-        ("Standbys", status.standbys, False),
-    ):
-        if beats or always_print:
-            yield name, [_beat(console, beat, status.now) for beat in beats] or "nobody"
+    yield "Leader", texts(leading) or ("nobody" if status.lock_key else "")
+    yield "Beats", texts(lockless) or ("" if status.lock_key else "nobody")
+    yield "Standbys", texts(status.standbys)
     counts = [f"{count} {state}" for state, count in status.entries.items() if count]
     yield "Entries", f"{', '.join(counts)}; {status.statics} static" if counts else "none"
     yield "Due now", str(status.due_now)
@@ -71,8 +70,7 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[
     yield "Clock", f"this host is {round(status.clock_offset, 3) + 0.0:+.3f} s ahead of Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
     yield "Prefix", status.key_prefix
-    if status.shards:
-        yield "Shards", [*map(_shard, status.shards)]
+    yield "Shards", [*map(_shard, status.shards)]
     yield "Versions", ", ".join(f"{name} {number}" for name, number in as_json.versions().items())
 
 
@@ -121,12 +119,8 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
     try:
         yield from examine(console.schedule, fix)
     except ConfigurationError as error:
-        yield Finding(
-            "settings",
-            "",
-            str(error),
-            "correct the setting and run doctor again; nothing else was checked",
-        )
+        remedy = "correct the setting and run doctor again; nothing else was checked"
+        yield Finding("settings", "", str(error), remedy)
 
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:
