@@ -264,8 +264,7 @@ class Beat:
             if self.prepare(reply):
                 continue
             is_idle = not self._handle_rows(reply)
-            if not is_idle:
-                idle_since = self._clock()
+            idle_since = idle_since if is_idle else self._clock()
             goes_on = self._maintain(reply, is_idle)
             if is_idle and not goes_on:
                 return self._wait(reply) if looks else self._longest_wait()
