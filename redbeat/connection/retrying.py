@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from redis import exceptions
-from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.wait import wait_random_exponential
 
@@ -22,11 +21,10 @@ T = TypeVar("T")
 #: The arguments and the options of a command.
 Command: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-#: Errors after which a retry can succeed, because their cause may be temporary.
+#: Errors after which a retry can succeed, because their cause may be temporary. That a server is
+#: loading its data, and that no Sentinel knows a master, are connection errors too.
 RETRIABLE: Final = (
-    exceptions.BusyLoadingError,
     exceptions.ClusterDownError,
-    MasterNotFoundError,
     exceptions.ReadOnlyError,
     exceptions.ConnectionError,
     exceptions.TimeoutError,

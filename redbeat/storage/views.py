@@ -50,11 +50,6 @@ class Shown(NamedTuple):
         return self.stored.policy or ""
 
     @property
-    def is_hash(self) -> bool:
-        """Whether the key of the entry is a hash."""
-        return not self.stored.problem
-
-    @property
     def problem(self) -> str:
         """Why the entry cannot be read, "" if its texts can."""
         if self.stored.problem:

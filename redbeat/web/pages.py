@@ -187,7 +187,7 @@ def show() -> ResponseReturnValue:
     if record.entry is not None:
         runs = record.entry.history
     else:
-        lines = store.past(row.key).lines if row.is_hash else ""
+        lines = "" if row.stored.problem else store.past(row.key).lines
         runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     lateness = partial(late, record.entry)

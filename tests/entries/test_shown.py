@@ -84,7 +84,7 @@ def test_a_row_has_what_the_tools_show(redis_client: Any) -> None:
     a, b, c, d = reader(redis_client).read([f"{PREFIX}{name}" for name in "abcd"]).rows
     assert (a.score, a.static, a.note, a.policy) == (NOW, True, "why", '{"jitter": 2}')
     assert (b.score, b.static, b.note, b.problem) == (None, False, "", "")
-    assert (c.is_hash, d.problem) == (False, "the definition is missing")
+    assert (bool(c.stored.problem), d.problem) == (True, "the definition is missing")
     (first,) = reader(redis_client).page(limit=1, history=True).rows
     assert first.history == "1 +1\n2 +1"
 
