@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
@@ -999,15 +999,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             if name not in internal and not name.startswith("_")
         )
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in vars(self).items() if name not in ("app", "run")}
-        return _restore, (type(self), state)
+        return object.__new__, (type(self),), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled entry as an entry of the current app."""
+        self.__dict__.update(state, app=real_app())
 
     def __repr__(self) -> str:
-        texts = [repr(value) for value in self.args or ()]
-        texts += [f"{name}={value!r}" for name, value in (self.kwargs or {}).items()]
-        call = f"{self.task}({', '.join(texts)})"
-        return f"<{type(self).__name__}: {self.name} {call} {self.schedule}>"
+        return f"{super().__repr__()}>"  # Celery's has no closing bracket
 
 
 def is_redbeat_entry(entry: Any) -> bool:
@@ -1031,13 +1032,6 @@ def _given_schedule(schedule: Any) -> Any:
         return decode_schedule(decode(encode(schedule, "schedule"), "schedule"), "schedule")
     except DecodeError as error:
         raise InvalidEntryError(error.field, error.problem) from error
-
-
-def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
-    """Recreate a pickled entry as an entry of the current app."""
-    entry = cls.__new__(cls)
-    entry.__dict__.update(state, app=real_app())
-    return entry
 
 
 # An entry that does not set a policy field reads the field's default from the class.
