@@ -20,13 +20,21 @@ from redbeat.errors import TooManyStepsError
 
 from . import daysets
 from .daysets import DaySet
-from .steps import spend
+from .steps import once, spend
 
 #: A step is as long as this number of tests of a slot; a day without a slot takes as many steps.
 FAST = 8
 
-#: The hours, minutes and seconds of the occurrences in a period.
-Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+#: How many hours, minutes and seconds there are in the next longer unit.
+SIZES = (24, 60, 60)
+
+
+def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int, ...]:
+    """Return all combinations of hours, minutes and seconds, in the shortest of the units."""
+    numbers = [0]
+    for part, size in zip(parts, sizes, strict=True):
+        numbers = [number * size + value for number in numbers for value in part or range(size)]
+    return tuple(numbers)
 
 
 def _matching(slots: Iterable[int], matches: Callable[[int], bool]) -> Iterator[int]:
@@ -67,13 +75,13 @@ class Slots:
         first = self.first_of(day)
         since = max(since, first)
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
-        if len(self._allowed) == self.per_day:
+        if len(self.allowed) == self.per_day:
             return by_interval
         # Iterate over the shorter sequence of slots, and test whether the longer sequence contains
         # each slot.
-        if len(self._allowed) > len(by_interval):
+        if len(self.allowed) > len(by_interval):
             return _matching(by_interval, self._allowed_set.__contains__)
-        allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
+        allowed = islice(self.allowed, bisect_left(self.allowed, since), None)
         return _matching(allowed, lambda slot: (slot - first) % self.interval == 0)
 
     def first_of(self, day: int) -> int:
@@ -87,22 +95,18 @@ class Slots:
     def may_occur(self) -> bool:
         """Whether ``interval`` ever selects an allowed slot, on any day."""
         common = gcd(self.per_day, self.interval)
-        return any((slot - self.base) % common == 0 for slot in self._allowed)
+        return any((slot - self.base) % common == 0 for slot in self.allowed)
 
     @cached_property
-    def _allowed(self) -> Sequence[int]:
+    def allowed(self) -> Sequence[int]:
         """The slots that ``hours``, ``minutes`` and ``seconds`` allow, in ascending order."""
-        parts = (self.hours, self.minutes, self.seconds)[: self.freq - daysets.DAILY]
-        if not any(parts):
-            return range(self.per_day)
-        slots = [0]
-        for part, size in zip(parts, (24, 60, 60), strict=False):
-            slots = [slot * size + number for slot in slots for number in part or range(size)]
-        return tuple(slots)
+        units = self.freq - daysets.DAILY
+        parts = (self.hours, self.minutes, self.seconds)[:units]
+        return _combined(parts, SIZES[:units]) if any(parts) else range(self.per_day)
 
     @cached_property
     def _allowed_set(self) -> frozenset[int]:
-        return frozenset(self._allowed)
+        return frozenset(self.allowed)
 
 
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
@@ -153,6 +157,7 @@ class Recurrence:
             return None  # the occurrence would be after the year 9999
 
     def _search(self, low: datetime) -> datetime | None:
+        once(id(self), self._cost)
         # All periods of a day or less have the same occurrences, relative to the start of the
         # period. If the first two periods have no occurrence after ``low``, no later period has an
         # occurrence.
@@ -207,80 +212,55 @@ class Recurrence:
     def _base(self) -> int:
         return daysets.period_index(self.freq, self.start, self.wkst)
 
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        """The occurrences of an allowed day, or of a shorter period, in seconds from its start."""
+        units = max(self.freq - daysets.DAILY, 0)
+        return _combined((self.hours, self.minutes, self.seconds)[units:], SIZES[units:])
+
+    @cached_property
+    def _cost(self) -> int:
+        """The steps to combine hours, minutes and seconds."""
+        slots = self._slots.allowed if self.freq > daysets.DAILY else ()
+        return (len(self._offsets) + (len(slots) if isinstance(slots, tuple) else 0)) // FAST
+
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
-        times = self._times(period)
         if self.setpos:
-            return min((at for at in self._at_positions(period, times) if at >= low), default=None)
-        for day in self._days_from(period, low):
-            time = _first_time(times, low if day == low.date() else None)
-            if time is not None:
-                return datetime(day.year, day.month, day.day, *time)
+            return min((at for at in self._at_positions(period) if at >= low), default=None)
+        for start in self._starts_from(period, low):
+            index = bisect_left(self._offsets, (low - start) // daysets.SECOND)
+            if index < len(self._offsets):
+                return start + self._offsets[index] * daysets.SECOND
         return None
 
-    def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
-        """Yield the allowed days of a period, without the days before ``low``."""
+    def _starts_from(self, period: datetime, low: datetime) -> Iterator[datetime]:
+        """Yield a period, or its allowed days from ``low`` on if it is longer than a day."""
         if self.freq >= daysets.DAILY:
-            yield period.date()
+            yield period
             return
         index = self._index_of(period)
         day = self.days.first_from(max(period, low).date())
         while day is not None and self._index_of(day) == index:
-            yield day
+            yield datetime(day.year, day.month, day.day)
             day = self.days.first_from(day + daysets.DAY)
 
     def _index_of(self, day: date) -> int:
         return daysets.period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
-    def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
+    def _at_positions(self, period: datetime) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
-        days = self._days_in(period)
-        spend(len(days) + len(self.setpos))
-        hours, minutes, seconds = times
+        starts = [period] if self.freq >= daysets.DAILY else self._days_in(period)
+        spend(len(starts) + len(self.setpos))
         for position in self.setpos:
-            index = position - 1 if position > 0 else position
-            index, second = divmod(index, len(seconds))
-            index, minute = divmod(index, len(minutes))
-            index, hour = divmod(index, len(hours))
-            if -len(days) <= index < len(days):
-                day = days[index]
-                clock = hours[hour], minutes[minute], seconds[second]
-                yield datetime(day.year, day.month, day.day, *clock)
+            day, index = divmod(position - (position > 0), len(self._offsets))
+            if -len(starts) <= day < len(starts):
+                yield starts[day] + self._offsets[index] * daysets.SECOND
 
-    def _times(self, period: datetime) -> Times:
-        return (
-            (period.hour,) if self.freq >= daysets.HOURLY else self.hours,
-            (period.minute,) if self.freq >= daysets.MINUTELY else self.minutes,
-            (period.second,) if self.freq >= daysets.SECONDLY else self.seconds,
-        )
-
-    def _days_in(self, period: datetime) -> list[date]:
+    def _days_in(self, period: datetime) -> list[datetime]:
         """Return the allowed days of a period; the first week of a rule begins at its start."""
         first = max(period, self.start).date() if self.freq == daysets.WEEKLY else period.date()
         if self.freq == daysets.YEARLY:
-            return [first + number * daysets.DAY for number in self.days.in_year(first)]
-        end = first + daysets.DAY
-        if self.freq < daysets.DAILY:
-            following = self._index_of(period) + 1
-            end = daysets.period_start(self.freq, following, self.wkst).date()
+            return [period + number * daysets.DAY for number in self.days.in_year(first)]
+        end = daysets.period_start(self.freq, self._index_of(period) + 1, self.wkst)
         every_day = map(date.fromordinal, range(first.toordinal(), end.toordinal()))
-        return [day for day in every_day if day in self.days]
-
-
-def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
-    """Return the first (hour, minute, second) of ``times`` at or after the time of ``low``.
-
-    If ``low`` is None, returns the first (hour, minute, second) of all ``times``.
-    """
-    hours, minutes, seconds = times
-    if low is None:
-        return hours[0], minutes[0], seconds[0]
-    for hour in hours[bisect_left(hours, low.hour) :]:
-        if hour > low.hour:
-            return hour, minutes[0], seconds[0]
-        for minute in minutes[bisect_left(minutes, low.minute) :]:
-            if minute > low.minute:
-                return hour, minute, seconds[0]
-            later = bisect_left(seconds, low.second)
-            if later < len(seconds):
-                return hour, minute, seconds[later]
-    return None
+        return [datetime(day.year, day.month, day.day) for day in every_day if day in self.days]
