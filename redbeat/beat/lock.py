@@ -146,9 +146,9 @@ class BeatLock:
 
     # -- methods that the tick calls --------------------------------------------------------------
 
-    def arguments(self) -> tuple[str, str, float, str]:
-        """Return the lock's key, token and timeout, and the token of a dead leader or ""."""
-        return self.key, self.token, self.timeout, self._dead_holder()
+    def words(self) -> tuple[str, int, str]:
+        """Return what a request says of the lock (``Request.lock``)."""
+        return self.key, int(self.timeout * 1000), self._dead_holder()
 
     def observe(self, reply: Reply) -> None:
         """Store which beat holds the lock according to ``reply``; log a change, except a loss."""

@@ -185,7 +185,7 @@ class Messages:
         elif not template.proofs:
             template.why = "its messages do not have the usual form"
             self._arguments.clear()
-        elif self._is_as_seen(template):
+        elif not self._look_around() and self._is_valid(template):  # Celery reads what it did then
             self._distrust(rule, rendered, commands)
 
     def _learn(
@@ -199,10 +199,6 @@ class Messages:
         encoding = message["properties"]["body_encoding"]
         body = self._around.channel.decode_body(message["body"], encoding)
         template.embedded = json.loads(body)[-1]
-
-    def _is_as_seen(self, template: Template) -> bool:
-        """Return whether Celery reads for a template what it read when this turn began."""
-        return not self._look_around() and self._is_valid(template)
 
     def _distrust(self, rule: Rule, rendered: Any, real: list[Command]) -> None:
         self._distrusted.add(rule.task)

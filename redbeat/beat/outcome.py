@@ -18,7 +18,7 @@ from redbeat.entries import changes, verdicts
 from redbeat.entries import state as states
 from redbeat.entries.decide import PARKED
 from redbeat.entries.run import FIRST, HOLD, INSIDE, RECORD, RELEASE, REST, Run
-from redbeat.entries.runs import cause_of, failed, run_line
+from redbeat.entries.runs import cause_of, run_line
 from redbeat.entries.state import State
 from redbeat.errors import reason_of
 from redbeat.metrics.counters import Counters
@@ -194,7 +194,7 @@ class Outcome:
             changes.keep_due(row, state)
             state.failing = failing
             change = changes.change_of(row, state, score=score)
-        outcome = failed(error)
+        outcome = f"failed:{type(cause_of(error)).__name__}"
         if failing.attempts > 1:
             outcome += f":{failing.attempts}"
             change.replaces = change.replaces or failing.attempts > 2  # the first failure stays

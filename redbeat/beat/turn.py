@@ -156,7 +156,8 @@ class Turn:
         self.finish()
         self.sent_at = self._clock()
         self.round_trips += 1
-        request = Request(self.token, self._lock_words(), changes, leads_only=True)
+        lock = None if self.lock is None else self.lock.words()
+        request = Request(self.token, lock, changes, leads_only=True)
         return self._observed(self._store.turn(request))
 
     def _request(self, look: Look | None) -> Request:
@@ -169,7 +170,7 @@ class Turn:
         self._counted = self._counts() if look is not None else NOTHING
         return Request(
             self.token,
-            self._lock_words(),
+            None if self.lock is None else self.lock.words(),
             changes=[change for change, _ in self._in_flight],
             look=look,
             server=self.server,
@@ -189,12 +190,6 @@ class Turn:
         if counted.id:
             self._counted_at = self.sent_at
         return counted
-
-    def _lock_words(self) -> tuple[str, int, str] | None:
-        if self.lock is None:
-            return None
-        key, _, timeout, dead = self.lock.arguments()
-        return key, int(timeout * 1000), dead
 
     def _receive(self, reply: Reply) -> Reply:
         items, self._in_flight = self._in_flight, []

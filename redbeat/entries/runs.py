@@ -97,21 +97,11 @@ class Occurrence(NamedTuple):
         return self.outcome in (SENT, TRIGGERED)
 
 
-def missed(count: int) -> str:
-    """Return the outcome for a history line that stands for ``count`` missed runs."""
-    return f"missed:{count}"
-
-
 def cause_of(error: BaseException) -> BaseException:
     """Return the error that Celery wrapped in a ``SchedulingError``, or ``error`` itself."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error
-
-
-def failed(error: BaseException) -> str:
-    """Return the outcome of a run that could not be sent because of ``error``."""
-    return f"failed:{type(cause_of(error)).__name__}"
 
 
 def run_line(at: float, now: float, outcome: str = "", task_id: str = "") -> str:

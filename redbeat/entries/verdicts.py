@@ -24,7 +24,7 @@ from redbeat.entries.decide import DISABLED, Decision, Plan, score_of
 from redbeat.entries.history import History, encode_meta, history_after_save
 from redbeat.entries.pauses import Pause
 from redbeat.entries.run import Rule, Run
-from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
+from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, run_line
 from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
@@ -470,7 +470,7 @@ def _not_due(known: Known, decision: Decision) -> Rest:
         rest = rest._replace(state=_state_after(known, anchor.timestamp()))
         if count:
             known.note(logging.WARNING, TOO_LATE, name, plural(count, "run"), anchor)
-            rest = rest._replace(missed=count).told(known.now, missed(count), anchor)
+            rest = rest._replace(missed=count).told(known.now, f"missed:{count}", anchor)
         else:
             known.note(logging.WARNING, IN_FUTURE, name, _anchor(known))
     elif state.failing is not None or (state.due is not None and not known.never_ran):
