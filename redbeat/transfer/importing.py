@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
+#: What an import does with an entry.
+ACTIONS: Final = ("created", "changed", "unchanged", "kept", "removed")
+
 #: The action for an entry or a calendar that differs, if this ends the import.
 CONFLICT: Final = "different"
 
@@ -70,26 +73,6 @@ class Problems:
         self.count += 1
         if self.count <= MAX_KEPT:
             self.kept.append(problem)
-
-
-@dataclass
-class Written:
-    """The number of entries for each action of the import; a dry run counts planned actions.
-
-    ``calendars`` is the number of calendars that are created or changed.
-    """
-
-    created: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    kept: int = 0
-    removed: int = 0
-    calendars: int = 0
-
-    @property
-    def to_write(self) -> int:
-        """The number of entries that the import creates or changes."""
-        return self.created + self.changed
 
 
 class Ready(NamedTuple):
@@ -232,7 +215,8 @@ class Importer:
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
-        self.written = Written()
+        #: Number of entries for each action, and of calendars to write; in a dry run, as planned.
+        self.written = dict.fromkeys((*ACTIONS, "calendars"), 0)
 
     def __enter__(self) -> Importer:
         return self
@@ -294,7 +278,7 @@ class Importer:
             surplus_keys = [
                 row.key for row in page.rows if not row.static and name_of(row.key) not in names
             ]
-            self.written.removed += len(surplus_keys)
+            self.written["removed"] += len(surplus_keys)
             if self._note is not None:
                 for key in surplus_keys:
                     self._note(Change(printable(name_of(key)), "removed"))
@@ -325,7 +309,7 @@ class Importer:
                 return None
             score = write.change.add or None
         if action != CONFLICT:
-            setattr(self.written, action, getattr(self.written, action) + 1)
+            self.written[action] += 1
         if self._note is not None:
             self._note(ready.change(action, score))
         return write
@@ -373,7 +357,7 @@ class Importer:
             except InvalidEntryError as error:
                 self.problems.add(where, f"calendar {name!r}: {error.problem}")
             self._planned_calendars.append(calendar)
-            self.written.calendars += 1
+            self.written["calendars"] += 1
         if self._note is not None:
             self._note(apply.calendar_change(action, old, calendar))
 
@@ -396,7 +380,7 @@ class Importer:
         return None
 
     def _action(self, ready: Ready) -> str | None:
-        """Return the planned action for an entry, a field of :class:`Written` or CONFLICT.
+        """Return the planned action for an entry, one of :data:`ACTIONS` or CONFLICT.
 
         If the entry has a problem, records the problem and returns None. Also records a conflict.
         """
