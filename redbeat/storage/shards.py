@@ -116,7 +116,7 @@ class ShardedStore(Reading):
 
     def say(self, key: str, line: str, **more: Any) -> str:
         """Append a line to the inbox of an entry; see :meth:`Store.say`."""
-        return self.part_of(key).say(key, line, **more)
+        return self.part_of(key).say(self._own_key(key), line, **more)
 
     def rank(self, key: str) -> int | None:
         """Return the position of an entry in the order of scores, from 0.
