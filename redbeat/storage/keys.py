@@ -20,6 +20,11 @@ def _key_aside(what: str) -> cached_property[str]:
     return cached_property(lambda keys: key_aside(keys.prefix, what))
 
 
+def _key(what: str) -> cached_property[str]:
+    """Return a property of :class:`Keys` that contains the name of a key under the key prefix."""
+    return cached_property(lambda keys: f"{keys.prefix}:{what}")
+
+
 @dataclass(frozen=True)
 class Keys:
     """The names of all Redis keys of one schedule.
@@ -31,6 +36,12 @@ class Keys:
     prefix: str
     warned: set[str] = field(default_factory=set, compare=False)
 
+    #: The sorted set of entries: entry key -> when the entry is due, UNIX seconds.
+    schedule = _key("schedule")
+    #: The set of the names of static entries.
+    statics = _key("statics")
+    #: The channel on which beats receive wake-up messages.
+    wakeup = _key("wakeup")
     #: The hash of quarantined entries: entry key -> JSON note with the reason.
     quarantine = _key_aside("quarantine")
     #: The sorted set of active beats: token -> when the beat was last seen, UNIX seconds.
@@ -45,21 +56,6 @@ class Keys:
     calendars = _key_aside("calendars")
     #: The set of the keys of all entries with calendars, and of some entries without calendars.
     calendar_users = _key_aside("calendar-users")
-
-    @cached_property
-    def schedule(self) -> str:
-        """The sorted set of entries: entry key -> when the entry is due, UNIX seconds."""
-        return self.prefix + ":schedule"
-
-    @cached_property
-    def statics(self) -> str:
-        """The set of the names of static entries."""
-        return self.prefix + ":statics"
-
-    @cached_property
-    def wakeup(self) -> str:
-        """The channel on which beats receive wake-up messages."""
-        return self.prefix + ":wakeup"
 
     @property
     def aside(self) -> list[str]:
