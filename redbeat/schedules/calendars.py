@@ -287,12 +287,7 @@ class Exclusion:
     ) -> datetime | None:
         """Return the last occurrence in ``(first, until]``; ``first`` must be an occurrence."""
         if self.on_excluded != "skip":
-
-            def probe(moment: datetime) -> datetime | None:
-                found = self._next_moved(schedule, moment)
-                return None if found is None or found > until else found
-
-            return find_latest(probe, first, until)
+            return find_latest(partial(self._next_moved, schedule), first, until)
         found = latest_run(schedule, first, until, self.zone)
         while found is not None and self.excludes(found):
             found = latest_run(schedule, first, self._begin(found) - TICK, self.zone)

@@ -79,13 +79,7 @@ def latest_run(
             return _latest_relative(schedule, after, until, timezone)
         slots = (until - after) // _step(schedule)
         return after + slots * _step(schedule) if slots > 0 else None
-
-    def probe(moment: datetime) -> datetime | None:
-        spend(RUN)
-        run = finder(schedule, moment, timezone)
-        return None if run is None or run > until else run
-
-    return find_latest(probe, after, until)
+    return find_latest(lambda moment: finder(schedule, moment, timezone), after, until)
 
 
 def run_before(
@@ -338,13 +332,19 @@ def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> date
 
 
 def find_latest(
-    probe: Callable[[datetime], datetime | None], after: datetime, until: datetime
+    find: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
     """Return the last run in ``(after, until]``, or None if there is no run.
 
-    ``probe(moment)`` returns the first run after ``moment``, or None if this run is after
-    ``until``. The number of calls of ``probe`` is logarithmic in the length of the time span.
+    ``find(moment)`` returns the first run after ``moment``, or None. The number of its calls is
+    logarithmic in the length of the time span.
     """
+
+    def probe(moment: datetime) -> datetime | None:
+        spend(RUN)
+        run = find(moment)
+        return None if run is None or run > until else run
+
     if probe(after) is None:
         return None
     # Go back from ``until`` in growing steps, until ``probe`` finds a run.
