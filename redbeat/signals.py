@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 def _signal(receiver: R) -> TypedSignal[R]:
     """Return the signal whose name, text and arguments are those of a receiver."""
-    signal: Any = Signal(name=receiver.__name__)
-    update_wrapper(signal, receiver)
+    plain = Signal(name=receiver.__name__)
+    update_wrapper(plain, receiver)
+    signal: TypedSignal[R] = plain
     return signal
 
 
