@@ -28,8 +28,7 @@ def calendars(console: Console) -> None:
 def _row(one: Calendar) -> tuple[str, ...]:
     days = ", ".join("/".join(day) if isinstance(day, list) else str(day) for day in one.days)
     rules = "; ".join(rule.replace("\n", " ") for rule in one.rules)
-    fields = (one.name, one.zone or "of the entry", days or "-", rules or "-")
-    return tuple(map(str, fields))
+    return one.name, one.zone or "of the entry", days or "-", rules or "-"
 
 
 @command("calendar")

@@ -195,10 +195,8 @@ class Guesses:
         return name, 0
 
     def _wait(self, limit: Any, client: str) -> int:
-        if self._limiter.test(limit, client):
-            return 0
-        reset_at = self._limiter.get_window_stats(limit, client).reset_time
-        return max(math.ceil(reset_at - time.time()), 1)
+        reset_at, remaining = self._limiter.get_window_stats(limit, client)
+        return 0 if remaining else max(math.ceil(reset_at - time.time()), 1)
 
 
 def _limits_of_client() -> list[tuple[Any, str]]:
