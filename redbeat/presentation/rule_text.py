@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import tzinfo
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
@@ -54,22 +54,16 @@ def seconds_from(text: str) -> float:
     return int(seconds) if seconds == int(seconds) else float(seconds)
 
 
-class Interval(NamedTuple):
-    """An interval in seconds. The runs of a relative interval are rounded, as in Celery."""
+def interval_from(text: str) -> tuple[float, bool]:
+    """Return an interval such as ``1h`` in seconds, and whether it is relative: ``1h relative``.
 
-    seconds: float
-    relative: bool = False
-
-
-def interval_from(text: str) -> Interval:
-    """Return the interval that a text describes, such as ``1h`` or ``1h relative``.
-
-    Raises ValueError if the text is not an interval.
+    The runs of a relative interval are rounded, as in Celery. Raises ValueError if the text is not
+    an interval.
     """
     length, found, rest = text.strip().partition("relative")
     if found and not rest.strip(" )"):
-        return Interval(seconds_from(length.rstrip(" (")), True)
-    return Interval(seconds_from(text))
+        return seconds_from(length.rstrip(" (")), True
+    return seconds_from(text), False
 
 
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
@@ -96,10 +90,10 @@ def has_own_zone(when: Any) -> bool:
 
 
 def _every(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
-    interval = interval_from(text)
-    if not interval.seconds:
+    seconds, relative = interval_from(text)
+    if not seconds:
         raise ValueError("must be above 0 seconds")
-    return schedule(*interval, app=app)
+    return schedule(seconds, relative, app=app)
 
 
 def _cron(text: str, _zone: tzinfo, app: Celery, name: str) -> BaseSchedule:
