@@ -472,16 +472,8 @@ def browse(
     Without a cursor, the page begins after the first ``skip`` entries, unless the query has a
     condition on state or task. Raises :exc:`InvalidEntryError` for an invalid cursor.
     """
-    if query.plain:
-        store = store_of(schedule.app)
-        if skip and after is None:
-            # Entries that are never due have the lowest scores, but come last on the pages.
-            total, parked = store.members(), store.count_below(0)
-            before = store.ranked((parked + skip - 1) % total, 1) if skip <= total else []
-            if not before:
-                return Found([])
-            after = _cursor_at(before[0])
-        page = store.page(_cursor(after), limit)
+    if query.plain and (after is not None or not skip):
+        page = store_of(schedule.app).page(_cursor(after), limit)
         next_cursor = " ".join(page.after) if page.after else None
         return Found(_records(schedule, page), page.now, next_cursor)
     search = Search(schedule, query.filters)
