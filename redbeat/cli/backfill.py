@@ -59,7 +59,6 @@ def rate_from(text: str) -> float:
     type=Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
     metavar="N/s",
-    example="10/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
 @option("--dry-run", is_flag=True, help="List the runs to send, but send nothing.")

@@ -31,7 +31,7 @@ CLEARED: Final = object()
 class ExampleOption(CeleryOption):
     """A command-line option whose error messages include ``example``, a valid value.
 
-    An option that takes any text has no example.
+    The default of an option is an example, too. An option that takes any text needs no example.
     A ``clearable`` option also accepts the word ``none``, and then has the value :data:`CLEARED`.
     """
 
@@ -39,7 +39,8 @@ class ExampleOption(CeleryOption):
         self, *args: Any, example: str = "", clearable: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.example = f"{max(self.opts, key=len)} {example}" if example else ""
+        valid = example or kwargs.get("default")
+        self.example = f"{max(self.opts, key=len)} {valid}" if valid else ""
         self.clearable = clearable
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:

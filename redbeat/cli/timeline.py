@@ -44,7 +44,6 @@ ASCII_BARS: Final = " .:-=+*#@"
     "--number",
     type=click.IntRange(1),
     default=20,
-    example="20",
     help="Maximum number of runs to print.",
 )
 @option(
@@ -93,7 +92,6 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     "--limit",
     type=click.IntRange(1),
     default=20,
-    example="20",
     help="Maximum number of rows. The load per minute also counts entries without a row.",
 )
 def timeline(console: Console, span: float, pattern: str, limit: int) -> None:

@@ -35,14 +35,12 @@ def checked_token(text: str) -> str:
 @option(
     "--host",
     default="127.0.0.1",
-    example="127.0.0.1",
     help="Address to listen on. An address that is not loopback needs --basic-auth or --token.",
 )
 @option(
     "--port",
     type=click.IntRange(0, 65535),
     default=5556,
-    example="5556",
     help="Port to listen on; 0 selects a free port.",
 )
 @option(
