@@ -155,29 +155,25 @@ class Capture(ClientStandIn):
         return pipeline
 
     def lpush(self, key: Any, *messages: Any) -> int:
-        self._commands.lpush(key, *messages)
-        return self._take(self._commands)
+        self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])
+        return 1
 
     def publish(self, topic: Any, message: Any) -> int:
-        self._commands.publish(topic, message)
-        return self._take(self._commands)
+        self.commands.append(["PUBLISH", f"{self._prefix}{topic}", message])
+        return 1
 
     def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
         """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all of them."""
-        names = {command[0] for command, _ in pipeline.command_stack}
-        if names <= CAPTURED:
-            return [1] * self._take(pipeline)
-        self.executed |= not names.isdisjoint(MESSAGES)
-        return execute(**options)
-
-    def _take(self, pipeline: Any) -> int:
-        """Take the commands of a pipeline, which has them as Redis gets them; return how many."""
-        stack, count = pipeline.command_stack, len(pipeline.command_stack)
-        for command, _ in stack:
+        commands = [command for command, _ in pipeline.command_stack]
+        names = {command[0] for command in commands}
+        if not names <= CAPTURED:
+            self.executed |= not names.isdisjoint(MESSAGES)
+            return execute(**options)
+        pipeline.command_stack.clear()
+        for command in commands:  # as Redis gets them
             parts = [part if isinstance(part, (str, bytes)) else str(part) for part in command]
             self.commands.append(parts)
-        stack.clear()
-        return count
+        return [1] * len(commands)
 
 
 class NotSameServerError(Exception):

@@ -13,6 +13,9 @@ from redbeat.connection.borrowing import connect, connection_like
 #: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
+#: A command with its messages, and the positions of their results.
+Batch = tuple[list[Any], list[int]]
+
 
 class ClientStandIn:
     """A context manager that replaces the Redis client of a kombu channel.
@@ -25,8 +28,8 @@ class ClientStandIn:
         self.channel = channel
         with channel.conn_or_acquire() as client:
             self._client = client
-        # Use the pipeline class of kombu's client, because it adds the configured prefix to keys.
-        self._commands = client.pipeline(transaction=False)
+        # Kombu's client adds it to keys.
+        self._prefix = getattr(channel, "global_keyprefix", None) or ""
 
     def __enter__(self) -> None:
         self.channel.conn_or_acquire = self._acquire
@@ -56,16 +59,13 @@ class RedisPipe(ClientStandIn):
         super().__init__(channel)
         self.nbytes = 0
         self.size = 0
-        self._connection = connection_like(self._commands.connection_pool)
-        #: Maps each queue to its messages and to their positions in the list of operations.
-        self._queues: dict[str, tuple[list[Any], list[int]]] = {}
-        #: For each command, the positions of the results of the command in the list of results.
-        self._positions: list[list[int]] = []
-        #: The same for the commands in flight, the number of their results, and why they could not
-        #: be sent.
-        self._sent: tuple[list[Any], list[list[int]], int] = [], [], 0
+        self._connection = connection_like(self._client.connection_pool)
+        #: The commands, and those among them that push to a queue, by its key.
+        self._batches: list[Batch] = []
+        self._queues: dict[str, Batch] = {}
+        #: The commands in flight, the number of their results, and why they could not be sent.
+        self._sent: tuple[list[Batch], int] = [], 0
         self._error: Exception | None = None
-        self._prefix = getattr(channel, "global_keyprefix", None) or ""
         #: The commands of the message that kombu collected last, as Redis gets them.
         self.made: list[list[Any]] = []
 
@@ -76,36 +76,30 @@ class RedisPipe(ClientStandIn):
     def lpush(self, key: str, message: Any) -> None:
         """Collect a message of kombu."""
         self.made.append(["LPUSH", f"{self._prefix}{key}", message])
-        self._collect(key, message)
+        self.push(self.made[-1])
 
     def push(self, command: list[Any]) -> None:
-        """Collect a rendered message, whose key has the prefix of the broker."""
-        _, key, message = command
-        self._collect(key[len(self._prefix) :], message)
-
-    def _collect(self, key: str, message: Any) -> None:
-        messages, positions = self._queues.setdefault(key, ([], []))
-        messages.append(message)
-        self._count(positions, message)
+        """Collect a message, whose key has the prefix of the broker, for its queue."""
+        name, key, message = command
+        if key not in self._queues:
+            self._queues[key] = [name, key], []
+            self._batches.append(self._queues[key])
+        self._collect(self._queues[key], message)
 
     def publish(self, topic: str, message: Any) -> None:
-        self._commands.publish(topic, message)
-        self._positions.append([])
-        self._count(self._positions[-1], message)
+        self._batches.append((["PUBLISH", f"{self._prefix}{topic}"], []))
+        self._collect(self._batches[-1], message)
 
-    def _count(self, positions: list[int], message: Any) -> None:
+    def _collect(self, batch: Batch, message: Any) -> None:
+        command, positions = batch
+        command.append(message)
         positions.append(self.size)
         self.size += 1
         self.nbytes += len(message)
 
     def flush(self) -> None:
-        for key, (messages, positions) in self._queues.items():
-            self._commands.lpush(key, *messages)
-            self._positions.append(positions)
-        commands = [args for args, _ in self._commands.command_stack]
-        self._commands.reset()
-        self._sent = commands, self._positions, self.size
-        self._queues, self._positions, self.size, self.nbytes = {}, [], 0, 0
+        commands, self._sent = [command for command, _ in self._batches], (self._batches, self.size)
+        self._batches, self._queues, self.size, self.nbytes = [], {}, 0, 0
         self._error = self._try(send, commands) if commands else None
 
     def results(self) -> list[Exception | None]:
@@ -114,7 +108,8 @@ class RedisPipe(ClientStandIn):
         If the connection breaks, the commands without a reply are sent once more on a new
         connection. Takes one round trip, or two if the connection broke.
         """
-        (commands, positions, size), self._sent = self._sent, ([], [], 0)
+        (batches, size), self._sent = self._sent, ([], 0)
+        commands = [command for command, _ in batches]
         answers: list[Exception | None] = []
         error, self._error = self._error, None
         error = error or self._try(receive, len(commands), answers)
@@ -123,9 +118,9 @@ class RedisPipe(ClientStandIn):
             error = self._try(send, rest) or self._try(receive, len(rest), answers)
         answers += [error] * (len(commands) - len(answers))
         results: list[Exception | None] = [None] * size
-        for places, answer in zip(positions, answers, strict=True):
-            for place in places:
-                results[place] = answer
+        for (_, positions), answer in zip(batches, answers, strict=True):
+            for position in positions:
+                results[position] = answer
         return results
 
     def close(self) -> None:

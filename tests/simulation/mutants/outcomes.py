@@ -339,8 +339,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "last-queue-only",
         "Of a message to several queues, only the copy for the last queue is sent.",
         "beat/one_step.py",
-        "for command, _ in stack:\n",
-        "self.commands.clear()\n        for command, _ in stack:\n",
+        'self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])',
+        'self.commands[:] = [["LPUSH", f"{self._prefix}{key}", *messages]]',
         (
             "tests/beat/test_one_step.py",
             "tests/scheduler/test_exactly_once.py",
@@ -350,8 +350,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "unknown-commands-captured",
         ("Commands that a script does not send, such as those of a priority queue, are captured."),
         "beat/one_step.py",
-        "if names <= CAPTURED:",
-        "if True:",
+        "if not names <= CAPTURED:",
+        "if False:",
         (
             "tests/beat/test_one_step.py",
             "tests/scheduler/test_exactly_once.py",
