@@ -170,16 +170,12 @@ class ShardedStore(Reading):
 
         ordered = merge(*map(rows, self.parts), key=lambda pair: pair[0])
         found = [row for _, row in islice(ordered, limit + 1)]
-        more = len(found) > limit
-        last = found[limit - 1] if more else None
+        last = found[limit - 1] if len(found) > limit else None
         return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
         """Return the key by which pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
-
-    def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
-        return pair[1], bytes_of(self.keys.name_of(pair[0]))
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score.
@@ -187,7 +183,7 @@ class ShardedStore(Reading):
         Entries that are never due come first. Takes one round trip per shard, and one more round
         trip per 500 skipped pairs.
         """
-        size = min(offset + limit, BATCH)
+        size, name_of = min(offset + limit, BATCH), self.keys.name_of
 
         def pairs(store: Store) -> Iterator[tuple[str, float]]:
             start = 0
@@ -195,7 +191,8 @@ class ShardedStore(Reading):
                 yield from found
                 start += size
 
-        ordered = merge(*map(pairs, self.parts), key=self._by_score)
+        each = map(pairs, self.parts)
+        ordered = merge(*each, key=lambda pair: (pair[1], bytes_of(name_of(pair[0]))))
         return list(islice(ordered, offset, offset + limit))
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
