@@ -149,12 +149,10 @@ def get_or_404(name: str) -> tuple[float, views.Shown, Record]:
 
     Aborts the request with 404 if the entry does not exist. Takes one round trip.
     """
-    try:
+    with existing(name):
         page, record = find.record_of(schedule, name)
-    except KeyError:
-        record = None
-    if record is None:
-        abort(404, NO_ENTRY.format(name))
+        if record is None:
+            raise KeyError(name)
     return page.now, page.rows[0], record
 
 
@@ -170,7 +168,7 @@ def entry_or_error(name: str) -> Any:
 
 @contextmanager
 def existing(name: str) -> Iterator[None]:
-    """Abort the request with 404 if the entry is deleted while the ``with`` block changes it."""
+    """Abort the request with 404 if the ``with`` block raises KeyError for a missing entry."""
     try:
         yield
     except KeyError:
