@@ -19,7 +19,6 @@ from redbeat.calendar.zones import EPOCH
 from redbeat.codec.stored import bytes_of, score_in
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries import status
-from redbeat.entries.decide import DISABLED
 from redbeat.entries.policy import in_utc
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
@@ -534,14 +533,7 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
     if query.sort.endswith("name"):
         return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
-    # Paused entries have the score DISABLED, so a search for paused entries reads this score first.
-    first_score = DISABLED if query.state == status.PAUSED else None
-    return lambda member: (
-        member[1] != first_score,
-        (member[1] >= 0) is parked_first,
-        member[1],
-        name_of(member[0]),
-    )
+    return lambda member: ((member[1] >= 0) is parked_first, member[1], name_of(member[0]))
 
 
 def _members_after(
