@@ -90,7 +90,7 @@ def _without_disabled(counts: views.Counts, store: reading.Reading) -> views.Cou
         return counts
     page = store.page()
     due = [row for row in page.rows if row.score is not None and 0 <= row.score <= page.now]
-    enabled = [row.score for row in due if not _is_disabled(row.definition)]
+    enabled = [row.score for row in due if record_in(row.definition or "").get("enabled", True)]
     disabled = len(due) - len(enabled)
     return counts._replace(
         due=max(counts.due - disabled, 0),
@@ -98,10 +98,6 @@ def _without_disabled(counts: views.Counts, store: reading.Reading) -> views.Cou
         disabled=counts.disabled + disabled,
         parked=counts.parked + disabled,
     )
-
-
-def _is_disabled(definition: str | None) -> bool:
-    return not record_in(definition or "").get("enabled", True)
 
 
 @dataclass(frozen=True, slots=True)
