@@ -84,15 +84,9 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             return d
 
 
-#: The module whose ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder`` are active. Once it is
-#: imported, this is ``redbeat.schedulers``, where programs may replace them.
+#: The module whose ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder`` are active:
+#: ``redbeat.schedulers`` once it is imported, because programs replace them there.
 names: Any = sys.modules[__name__]
-
-
-def use_names_of(module: str) -> None:
-    """Use the encoder and the decoder that an imported module has under their names."""
-    global names  # noqa: PLW0603 - one codec per process
-    names = sys.modules[module]
 
 
 def encode(value: Any, field: str = "") -> str:
@@ -102,7 +96,10 @@ def encode(value: Any, field: str = "") -> str:
     contains the path of the part that cannot be stored; the path begins with ``field``.
     """
     try:
-        text = _encoded(value, names.RedBeatJSONEncoder)
+        if names.RedBeatJSONEncoder is RedBeatJSONEncoder:
+            text = _PLAIN.encode(storable(value, _DEFAULT))
+        else:
+            text = json.dumps(value, cls=names.RedBeatJSONEncoder)
     except types.UnstorableError as error:
         raise InvalidEntryError(error.field(field) or "value", error.problem) from error
     except (TypeError, ValueError, RecursionError) as error:
@@ -111,12 +108,6 @@ def encode(value: Any, field: str = "") -> str:
     if problem:
         raise InvalidEntryError(field or "value", problem)
     return text
-
-
-def _encoded(value: Any, encoder: type[json.JSONEncoder]) -> str:
-    if encoder is RedBeatJSONEncoder:
-        return _PLAIN.encode(storable(value, _DEFAULT))
-    return json.dumps(value, cls=encoder)
 
 
 def _too_many_schedules(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import MINYEAR, datetime
@@ -37,10 +38,11 @@ from redbeat.connection.urls import safe_url
 from redbeat.entries import decide, saving, state, verdicts
 from redbeat.printing import get_logger
 
+from . import decoder
 from .config import App, RedBeatConfig, ensure_conf, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
-from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_names_of
+from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
@@ -71,7 +73,7 @@ LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 # Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
 # the whole package.
 clients.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
-use_names_of(__name__)
+decoder.names = sys.modules[__name__]
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
