@@ -101,10 +101,10 @@ def _body() -> Any:
     return body
 
 
-def _number(name: str, default: int) -> int:
-    text = request.args.get(name, str(default))
+def _limit() -> int:
+    text = request.args.get("limit", str(DEFAULT_ITEMS))
     if not re.fullmatch("[0-9]{1,6}", text) or not 1 <= int(text) <= MAX_ITEMS:
-        abort(400, f"{name}: must be a whole number from 1 to {MAX_ITEMS}, not {text!r:.60}")
+        abort(400, f"limit: must be a whole number from 1 to {MAX_ITEMS}, not {text!r:.60}")
     return int(text)
 
 
@@ -118,7 +118,7 @@ def status() -> ResponseReturnValue:
 @api.get("/upcoming")
 def upcoming() -> ResponseReturnValue:
     """Return the next runs of all entries."""
-    runs = schedule.upcoming(_number("limit", DEFAULT_ITEMS))
+    runs = schedule.upcoming(_limit())
     return jsonify(runs=[as_json.upcoming_json(at, name) for at, name in runs])
 
 
@@ -140,7 +140,7 @@ def timeline() -> ResponseReturnValue:
 @api.get("/doctor")
 def doctor() -> ResponseReturnValue:
     """Return the problems of the schedule, without repairing any problem; see ``examine``."""
-    most = _number("limit", DEFAULT_ITEMS)
+    most = _limit()
     found = examine(schedule)
     findings = [as_json.finding_json(finding) for finding in islice(found, most + 1)]
     return jsonify(findings=findings[:most], complete=len(findings) <= most)
@@ -156,7 +156,7 @@ def calendars() -> ResponseReturnValue:
 @api.get("/entries")
 def entries() -> ResponseReturnValue:
     """Return a page of entries, with the cursor of the next page."""
-    limit = _number("limit", DEFAULT_ITEMS)
+    limit = _limit()
     found = find.browse(schedule, query_of(request.args), request.args.get("after"), limit)
     if found.cut and not found.after:
         abort(400, "sort: there are too many entries for this order; sort by name or due")
