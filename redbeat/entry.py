@@ -665,16 +665,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @classmethod
     def scores_itself(cls) -> bool:
         """Return whether a subclass overrides :attr:`score` or :attr:`due_at`."""
-        return (
-            cls.score is not RedBeatSchedulerEntry.score
-            or cls.due_at is not RedBeatSchedulerEntry.due_at
-        )
+        ours = RedBeatSchedulerEntry
+        return (cls.score, cls.due_at) != (ours.score, ours.due_at)
 
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC; None means the current time. If the entry has its own clock or a run,
-        ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
+        ``now`` is in UTC; None means the current time. If the entry has its own clock, ``now`` is
+        ignored. Because the clock of this host may be wrong, this method returns None if
         the entry seems to be finished, if its run seems to be too late, or if its last run seems to
         be in the future. If the score is None, a beat decides with the clock of Redis whether the
         entry has finished.
@@ -683,10 +681,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return DISABLED
         if self.scores_itself():
             return self.score
-        if now is None or self.has_own_clock or self.run is not None:
-            now, decision = self._current_time(), self.decision()
-        else:
-            decision = self.decision_at(now)
+        if now is None or self.has_own_clock:
+            now = self._current_time()
+        decision = self.decision_at(now)
         if self.ran_after(now):
             return None
         if decision.due or decision.missed or decision.next_at is None:
