@@ -9,6 +9,7 @@ from typing import Final
 
 from prometheus_client import core
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 from redis.exceptions import RedisError
 
 import redbeat
@@ -66,14 +67,10 @@ def _counts_by_label(totals: Mapping[str, int]) -> dict[str, Counter[str]]:
 
 def _histogram(name: str, text: str, buckets: Buckets, totals: Mapping[str, int]) -> core.Metric:
     sums = accumulate(totals.get(field, 0) for field in buckets.fields)
-    cumulative = list(zip(map(_bound, buckets.texts), sums, strict=True))
+    cumulative = list(zip(map(floatToGoString, buckets.texts), sums, strict=True))
     return core.HistogramMetricFamily(
         name, text, cumulative, totals.get(buckets.sum, 0) / MICROSECONDS
     )
-
-
-def _bound(text: str) -> str:
-    return text if text == "+Inf" else str(float(text))
 
 
 def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:

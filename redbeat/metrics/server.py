@@ -163,7 +163,8 @@ def serve_exporter(app: Celery, host: str, port: int) -> Server:
     """
     conf, store = ensure_conf(app), store_of(app)
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
-    return Server(host, port, _app([collector], _alive, collector.ready), "--port")
+    alive = ProbeResult(True, "the exporter is running")
+    return Server(host, port, _app([collector], lambda: alive, collector.ready), "--port")
 
 
 def _has_spare(client: Any) -> bool:
@@ -171,7 +172,3 @@ def _has_spare(client: Any) -> bool:
     pool = getattr(client, "connection_pool", None)
     max_connections = getattr(pool, "max_connections", None)
     return max_connections is None or max_connections > CONNECTIONS_OF_A_BEAT
-
-
-def _alive() -> ProbeResult:
-    return ProbeResult(True, "the exporter is running")
