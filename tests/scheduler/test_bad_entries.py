@@ -376,6 +376,14 @@ class TestMissingHash:
         for record in log.records:
             record.getMessage().encode()
 
+    def test_an_empty_member_does_not_keep_a_tick_going(self, world: World, clock: Clock) -> None:
+        world.client.zadd(SCHEDULE, {"": 1})
+        world.put("good")
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        assert scheduler.names == ["good"]
+        assert world.client.zscore(SCHEDULE, "") == PARKED
+
     def test_an_entry_at_a_key_of_any_bytes_is_quarantined(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:

@@ -147,7 +147,7 @@ local function apply(text)
   if not readable then
     return 'refused: ' .. change
   end
-  if change.key == '' then
+  if change.key == '' and not (change.score or change.delete) then
     write_index(change.index)
     return 'done'
   end
