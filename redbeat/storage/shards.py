@@ -177,24 +177,6 @@ class ShardedStore(Reading):
         """Return the key by which pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
 
-    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return at most ``limit`` pairs (entry key, score) in order of score.
-
-        Entries that are never due come first. Takes one round trip per shard, and one more round
-        trip per 500 skipped pairs.
-        """
-        size, name_of = min(offset + limit, BATCH), self.keys.name_of
-
-        def pairs(store: Store) -> Iterator[tuple[str, float]]:
-            start = 0
-            while found := store.ranked(start, size):
-                yield from found
-                start += size
-
-        each = map(pairs, self.parts)
-        ordered = merge(*each, key=lambda pair: (pair[1], bytes_of(name_of(pair[0]))))
-        return list(islice(ordered, offset, offset + limit))
-
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
