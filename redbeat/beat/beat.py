@@ -701,7 +701,8 @@ class Beat:
 
     def _sent(self, run: Run) -> None:
         """Record a held run that is out, and announce one that was recorded first."""
-        self._broker.answered()
+        if self._broker.failures:
+            self._broker.answered()
         if run.stage == HOLD:
             self._turn.add(self._outcome.record(run), run)
         else:

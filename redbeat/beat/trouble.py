@@ -158,9 +158,7 @@ class Broker:
         return True
 
     def answered(self) -> None:
-        """Forget the failures, because the broker took a message."""
-        if not self.failures:
-            return
+        """Forget the failures, which there are, because the broker took a message."""
         logger.warning(
             "beat: The broker is back, after %s since %s: %s",
             plural(self.failures, "failed attempt"),
