@@ -81,16 +81,15 @@ class WakeUp:
             with HeldSignals(), server_errors():
                 self._pubsub = self._client.pubsub()
                 self._pubsub.subscribe(*self.channels)
-                confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
+                if self._pubsub.get_message(timeout=CONFIRM_SECONDS) is None:
+                    raise TimeoutError("no answer")
         except (RedisError, OSError, ValueError, TypeError) as error:
             # redis-py 5.0.0 cannot subscribe through Sentinel: a TypeError.
             self._can_subscribe = not isinstance(error, TypeError)
             self._lost(error)
             return False
         self._received_at = self._pinged_at = self._clock()
-        if not confirmed:
-            self._lost("no answer")
-        return confirmed
+        return True
 
     def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
         """Wait up to ``seconds`` for the message ``expected``; return whether it was received.
