@@ -72,6 +72,13 @@ STORED: Final = {
     "a trigger that is not UTF-8 kept all entries from being sent": entry(
         b"inbox", b'[["trigger","\xe6\x86u|",1]]'
     ),
+    "an inbox that ends with an empty line kept a tick going": entry(
+        b"inbox", b'[["trigger",{},1],\n0.5,\n]'
+    ),
+    "a trigger of an entry with a score that no datetime can hold": [
+        *entry(b"inbox", b'[["trigger","r3",1795462249.9]]'),
+        ("ZADD", b"redbeat::schedule", "-1e300", b"redbeat:a"),
+    ],
     "a calendar that does not exist": entry(b"policy", b'{"exclude": "1-0"}'),
     "nested brackets in the state": entry(b"beat_state", NESTED),
     "closed nested brackets in an inbox": entry(b"inbox", NESTED + b"]" * 100_000),
@@ -97,6 +104,7 @@ STORED: Final = {
 }
 
 OWN: Final = {
+    "an empty member kept a tick going": ("ZADD", b"redbeat::schedule", "1", b""),
     "a beat that was last seen in the year 14000": ("ZADD", b".redbeat::beats", "4e11", b"h-1-0"),
     "a beat that was last seen at infinity": ("ZADD", b".redbeat::beats", "inf", b"h-1-0"),
     "a beat with a surrogate": ("ZADD", b".redbeat::beats", "1", SURROGATE),
