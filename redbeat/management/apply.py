@@ -324,12 +324,11 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     return fields
 
 
-def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
+def next_run_of(score: float | None) -> datetime | None:
     """Return when an entry with a given score is due next, or None if the entry is never due.
 
-    An entry without a score is due at once: the result is ``now``, or the current time if ``now``
-    is None.
+    An entry without a score is due at once: the result is the current time.
     """
     if score is None:
-        return now or datetime.now(UTC)
+        return datetime.now(UTC)
     return None if score < 0 else instant_in(score)

@@ -34,8 +34,8 @@ from . import incoming
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-#: File name suffixes that some database libraries add.
-SUFFIXES: Final = (".db", ".dat", ".dir", ".bak")
+#: No suffix, and the file name suffixes that some database libraries add.
+SUFFIXES: Final = ("", ".db", ".dat", ".dir", ".bak")
 
 #: The largest number of values of a field of a crontab.
 MINUTES: Final = 60
@@ -236,11 +236,10 @@ def _pickled_entries(path: str) -> bytes:
 
 def _database(path: str) -> str:
     """Return the name under which ``dbm`` opens the database to which the file ``path`` belongs."""
-    for suffix in ("", *SUFFIXES):
-        name = path.removesuffix(suffix) if suffix else path
-        if dbm.whichdb(name):
-            return name
-    if any(Path(path + suffix).exists() for suffix in ("", *SUFFIXES)):
+    for suffix in SUFFIXES:
+        if dbm.whichdb(path.removesuffix(suffix)):
+            return path.removesuffix(suffix)
+    if any(Path(path + suffix).exists() for suffix in SUFFIXES):
         raise incoming.UnreadableSourceError("is not a database that this Python can open")
     raise incoming.UnreadableSourceError("does not exist")
 
@@ -271,8 +270,7 @@ def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> incoming
         return incoming.Incoming(where, entry, static=True)
     if not isinstance(last_run_at, dt.datetime):
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
-    count = {"total_run_count": source.total_run_count}
-    incoming.check_kinds("", count, {"total_run_count": (int, "an integer", False)})
+    incoming.check_kinds("", vars(source), {"total_run_count": (int, "an integer", False)})
     instant = incoming.instant_from("last_run_at", last_run_at, schedule.app.timezone)
     meta = encode_meta(instant, source.total_run_count or 0)
     return incoming.Incoming(where, entry, static=True, meta=meta)
