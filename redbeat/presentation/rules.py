@@ -62,7 +62,7 @@ def names(words: Sequence[str], indexes: Iterable[int]) -> str:
 
 
 def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
-    """Return the words for sorted values as a list; raise ``TooComplex`` if the list is too long.
+    """Return the words for sorted values as a list.
 
     Three or more consecutive values become ``first to last``.
     """
@@ -73,8 +73,6 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
             run = words[start:end]
             items += [f"{run[0]} to {run[-1]}"] if len(run) >= MIN_RANGE else run
             start = end
-    if len(items) > MAX_ITEMS:
-        raise TooComplex
     return joined(items)
 
 
@@ -220,10 +218,6 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
     return f"{every.replace('on ', 'every ', 1)} {times}{season}"
 
 
-#: Maximum number of nth weekdays, or days counted from the end, that a phrase lists.
-MAX_DAYS = 4
-
-
 def dates(rule: recurrence.Recurrence) -> str:
     """Return the days of a rule in English, such as ``on the first Friday of the month``.
 
@@ -248,7 +242,7 @@ def _month(months: Sequence[int]) -> str:
 def _nth_weekdays(rule: recurrence.Recurrence) -> str:
     allowed = rule.days
     pairs = sorted(allowed.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
-    if len(pairs) > MAX_DAYS or allowed.weekdays or allowed.monthdays:
+    if allowed.weekdays or allowed.monthdays:
         raise TooComplex
     in_year = rule.freq == daysets.YEARLY and not allowed.months
     days = joined([f"the {position_name(nth)} {DAYS[day]}" for day, nth in pairs])
@@ -258,8 +252,6 @@ def _nth_weekdays(rule: recurrence.Recurrence) -> str:
 def _monthdays(numbers: Sequence[int]) -> str:
     front = [number for number in numbers if number > 0]
     back = [f"the {position_name(number)} day" for number in reversed(numbers) if number < 0]
-    if len(back) > MAX_DAYS:
-        raise TooComplex
     return joined([*([numbered("day", front)] if front else []), *back])
 
 
@@ -452,7 +444,12 @@ WORDS: tuple[tuple[type, Callable[[Any, str | None], str]], ...] = (
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:
-    """Return the items as a list in English, such as ``a, b and c``."""
+    """Return the items as a list in English, such as ``a, b and c``.
+
+    Raises ``TooComplex`` if there are too many items.
+    """
+    if len(items) > MAX_ITEMS:
+        raise TooComplex
     *most, last = items
     return f"{', '.join(most)} {word} {last}" if most else last
 
