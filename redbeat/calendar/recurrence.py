@@ -9,7 +9,7 @@ until the year 9999, which takes seconds. This module and ``dateutil`` return th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
@@ -35,17 +35,6 @@ def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int
     for part, size in zip(parts, sizes, strict=True):
         numbers = [number * size + value for number in numbers for value in part or range(size)]
     return tuple(numbers)
-
-
-def _matching(slots: Iterable[int], matches: Callable[[int], bool]) -> Iterator[int]:
-    tests = 0
-    for slot in slots:
-        tests += 1
-        if matches(slot):
-            spend(tests // FAST)
-            tests = 0
-            yield slot
-    spend(tests // FAST)
 
 
 @dataclass(frozen=True)
@@ -74,15 +63,19 @@ class Slots:
         """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
         first = self.first_of(day)
         since = max(since, first)
-        by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
-        if len(self.allowed) == self.per_day:
-            return by_interval
-        # Iterate over the shorter sequence of slots, and test whether the longer sequence contains
-        # each slot.
-        if len(self.allowed) > len(by_interval):
-            return _matching(by_interval, self._allowed_set.__contains__)
-        allowed = islice(self.allowed, bisect_left(self.allowed, since), None)
-        return _matching(allowed, lambda slot: (slot - first) % self.interval == 0)
+        is_free = len(self.allowed) == self.per_day
+        if not is_free:
+            index = bisect_left(self.allowed, since)
+            since = self.allowed[index] if index < len(self.allowed) else self.per_day
+        slots = range(since + (first - since) % self.interval, self.per_day, self.interval)
+        return slots if is_free else self._allowed_of(slots)
+
+    def _allowed_of(self, slots: Iterable[int]) -> Iterator[int]:
+        for tests, slot in enumerate(slots, 1):
+            if tests % FAST == 0:
+                spend()
+            if slot in self._allowed_set:
+                yield slot
 
     def first_of(self, day: int) -> int:
         """Return the first slot at or after the start of ``day`` that ``interval`` selects.
