@@ -18,6 +18,7 @@ from redbeat.printing import get_logger
 
 from .commands import LAYOUT, ask
 from .keys import WRONG_TYPE, Keys, wrong_type
+from .reading import read_rows
 from .store import Store, base_store
 
 logger = get_logger("celery.beat")
@@ -248,24 +249,26 @@ def untagged_prefix(prefix: str) -> str:
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     """Log a warning if a cluster has entries of RedBeat 2 that were not copied to the new prefix.
 
-    Takes one round trip, and one more round trip per checked entry. The function checks at most
-    :data:`SAMPLE` entries.
+    Takes two round trips. The function checks at most :data:`SAMPLE` entries.
     """
-    old = Store(store.client, Keys(untagged_prefix(conf.key_prefix)))
-    if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
+    old = Keys(untagged_prefix(conf.key_prefix))
+    if not conf.cluster or conf.shards > 1 or old.prefix == conf.key_prefix:
         return
     try:
-        names = [old.keys.name_of(member) for member, _ in old.ranked(0, SAMPLE)]
-        left = [name for name in names if store.rank(store.keys.entry(name)) is None]
+        with server_errors():
+            (found,) = ask(store.client, ("ZRANGE", old.schedule, 0, SAMPLE - 1))
+        names = [old.name_of(text_of(member)) for member in found]
+        rows = read_rows(store, map(store.keys.entry, names))
     except RedisError as error:
-        logger.debug("beat: Cannot look for entries under %r: %r", old.keys.prefix, error)
+        logger.debug("beat: Cannot look for entries under %r: %r", old.prefix, error)
         return
+    left = [name for name, row in zip(names, rows, strict=True) if not row.score]
     if left:
         logger.warning(
             "beat: There are entries under the prefix %r, such as %r, which this beat ignores, "
             "because its prefix is %r. Copy the entries with "
             "redbeat.management.prefixes.copy_untagged(app), or delete %s",
-            *(old.keys.prefix, left[0], conf.key_prefix, old.keys.schedule),
+            *(old.prefix, left[0], conf.key_prefix, old.schedule),
         )
 
 

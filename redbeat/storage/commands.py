@@ -104,11 +104,6 @@ def ask_aside(client: Any, *command: Any) -> Any:
         raise
 
 
-def _scores(reply: Any) -> list[tuple[str, float]]:
-    """Return the pairs (entry key, score) in a reply of Redis."""
-    return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
-
-
 class Commands:
     """Reads values of a schedule with single commands.
 
@@ -180,15 +175,6 @@ class Commands:
         """Return the number of entries. One round trip."""
         return sum(int(part._read("ZCARD", part.keys.schedule)) for part in self.parts)
 
-    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
-
-        ``offset`` is the number of pairs to skip. Entries that are never due come first,
-        because their scores are negative.
-        """
-        span = (offset, offset + limit - 1)
-        return _scores(self._read("ZRANGE", self.keys.schedule, *span, "WITHSCORES"))
-
     def scan(self, text: str = "*") -> Iterator[list[tuple[str, float]]]:
         """Yield pairs (entry key, score) in no special order, in parts of about 2000 entries.
 
@@ -197,14 +183,15 @@ class Commands:
         for each part.
         """
         for items in self._scan("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
-            yield _scores(items)
+            yield [(text_of(member), score_in(score)) for member, score in pairs_of(items)]
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip per :data:`SCAN_COUNT` names.
 
         Users of Redis have no right to SMEMBERS.
         """
-        return {text_of(name) for items in self._scan("statics", "SSCAN") for name in items}
+        parts = self._scan("statics", "SSCAN", SCAN_COUNT)
+        return {text_of(name) for items in parts for name in items}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
         """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
@@ -242,9 +229,7 @@ class Commands:
         for items in self._scan(which, "HSCAN", count):
             yield from pairs_of(items)
 
-    def _scan(
-        self, which: str, command: str, count: int = SCAN_COUNT, *options: str
-    ) -> Iterator[Any]:
+    def _scan(self, which: str, command: str, count: int, *options: str) -> Iterator[Any]:
         """Yield what a scan of a key returns; nothing if the Redis user has no right to read it.
 
         ``which`` is the name of the key in :class:`Keys`. Takes one round trip for about ``count``
