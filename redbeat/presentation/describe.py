@@ -152,11 +152,11 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 def overdue_text(item: status.Overdue) -> str:
     """Return why an entry is overdue, such as ``had no success for 3 h, ...``."""
-    since = "since the entry was saved or resumed" if item.last_success is None else ""
+    since = "the entry was saved or resumed"
     if item.last_success is not None:
-        since = f"since {as_utc(item.last_success).isoformat(timespec='seconds')}"
+        since = as_utc(item.last_success).isoformat(timespec="seconds")
     ago, within = duration(round(item.seconds)), duration(item.expect_within)
-    return f"had no success for {ago}, {since}; a success is expected within {within}"
+    return f"had no success for {ago}, since {since}; a success is expected within {within}"
 
 
 def result_text(result: RunResult | None) -> str:

@@ -140,7 +140,8 @@ class Calendar:
         """
         key = cls(name, zone=zone).zone
         of_calendar = None if key is None else zone_named(key)
-        days = _days_of_events(text, now or datetime.now(UTC).date(), of_calendar)
+        lines = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        days = _days_of_events(lines, now or datetime.now(UTC).date(), of_calendar)
         return cls(name, days, zone=zone)
 
     @classmethod
@@ -163,7 +164,7 @@ class Calendar:
 YEARS: Final = 10
 
 
-def _days_of_events(text: str | bytes, now: date, zone: tzinfo | None) -> list[tuple[date, date]]:
+def _days_of_events(text: str, now: date, zone: tzinfo | None) -> list[tuple[date, date]]:
     try:
         import icalendar  # noqa: PLC0415 - libraries of an extra
         import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415

@@ -58,16 +58,15 @@ CANCELLED: Final = "CANCELLED"
 STATUSES: Final = ("CONFIRMED", "TENTATIVE", CANCELLED)
 
 
-def named_offsets(text: str | bytes) -> str:
+def named_offsets(text: str) -> str:
     """Return iCalendar text in which each offset of a custom time zone has a name.
 
     The packages take a zone whose offsets have no names, such as those of Outlook, for none, and
     move its times to the ``X-WR-TIMEZONE`` of the file. If there is a name, it comes later and
     counts.
     """
-    lines = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     named = r"\g<0>\nTZNAME:\1"
-    return re.sub(r"(?im)^BEGIN:(STANDARD|DAYLIGHT)\r?$", named, lines.removeprefix("\ufeff"))
+    return re.sub(r"(?im)^BEGIN:(STANDARD|DAYLIGHT)\r?$", named, text.removeprefix("\ufeff"))
 
 
 def check_events(text: str, begin: datetime, end: datetime) -> None:
@@ -113,17 +112,16 @@ def _check_rule(rule: rrule, begin: datetime, end: datetime) -> None:
         spend(EVENT if found >= begin else 1)
 
 
-def check_complete(parsed: Any, text: str | bytes) -> None:
+def check_complete(parsed: Any, text: str) -> None:
     """Raise ``ValueError``, with line and property, for a part that would be left out.
 
     ``parsed`` is the calendar that the package ``icalendar`` has read in ``text``.
     """
-    lines = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     problems = (_left_out(component) for component in parsed.walk())
     for name, value, problem in chain(*problems, _left_out_of_series(parsed.walk("VEVENT"))):
         pattern = f"^{re.escape(name)}.*{re.escape(value)}"
-        found = name and re.search(pattern, lines, re.MULTILINE | re.IGNORECASE)
-        line = f"line {lines.count(chr(10), 0, found.start()) + 1}: {name}: " if found else ""
+        found = name and re.search(pattern, text, re.MULTILINE | re.IGNORECASE)
+        line = f"line {text.count(chr(10), 0, found.start()) + 1}: {name}: " if found else ""
         raise ValueError(f"{line}{problem}")
 
 
