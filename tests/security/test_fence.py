@@ -149,10 +149,9 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(counts.last_tick)",
     ),
     "metrics/families.py": (
-        "bounds in a table of the package; conditions",
+        "conditions",
         "float(leads)",
         "float(redis_up)",
-        "float(text)",
     ),
     "presentation/rule_text.py": (
         "what a user entered; ValueError is an error of this text",
