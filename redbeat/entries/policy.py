@@ -78,16 +78,12 @@ def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:
     return number
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any, positive: bool = False) -> float:
     number = not isinstance(value, bool) and isinstance(value, Real)
     if not number or not 0 <= value < 1e9:
         problem = f"must be a number of seconds from 0 to 1e9, not {value!r:.60}"
         raise InvalidEntryError(name, problem)
-    return float(value)
-
-
-def _positive_seconds(name: str, value: Any) -> float:
-    if not _seconds(name, value):
+    if positive and not value:
         raise InvalidEntryError(name, "must be above 0 seconds")
     return float(value)
 
@@ -141,7 +137,7 @@ ZONE: Final = FieldType("zone", _timezone)
 INSTANT: Final = FieldType("instant", _instant)
 COUNT: Final = FieldType("count", _count)
 SECONDS: Final = FieldType("seconds", _seconds)
-POSITIVE_SECONDS: Final = FieldType("seconds", _positive_seconds)
+POSITIVE_SECONDS: Final = FieldType("seconds", partial(_seconds, positive=True))
 TEXT: Final = FieldType("text", _text)
 
 
