@@ -62,14 +62,13 @@ class Filter(NamedTuple):
     ) -> Filter:
         """Return a filter; raise :exc:`InvalidEntryError` for an invalid state or time."""
         before = None if due_before is None else in_utc("due_before", due_before).timestamp()
-        state_set = (
-            None if states is None else frozenset((states,) if isinstance(states, str) else states)
-        )
-        if state_set and not state_set <= set(status.STATES):
-            unknown = ", ".join(state_set - set(status.STATES))
-            raise InvalidEntryError(
-                "states", f"must be among {', '.join(status.STATES)}, not {unknown}"
-            )
+        if isinstance(states, str):
+            states = (states,)
+        state_set = None if states is None else frozenset(states)
+        unknown = set(state_set or ()).difference(status.STATES)
+        if unknown:
+            problem = f"must be among {', '.join(status.STATES)}, not {', '.join(unknown)}"
+            raise InvalidEntryError("states", problem)
         return cls(pattern, task, enabled, static, before, state_set)
 
     def matches(self, text: str, pattern: str | None) -> bool:
