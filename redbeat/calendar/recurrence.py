@@ -67,7 +67,8 @@ class Slots:
         if not is_free:
             index = bisect_left(self.allowed, since)
             since = self.allowed[index] if index < len(self.allowed) else self.per_day
-        slots = range(since + (first - since) % self.interval, self.per_day, self.interval)
+        end = self.allowed[-1] + 1
+        slots = range(since + (first - since) % self.interval, end, self.interval)
         return slots if is_free else self._allowed_of(slots)
 
     def _allowed_of(self, slots: Iterable[int]) -> Iterator[int]:
@@ -252,7 +253,7 @@ class Recurrence:
     def _days_in(self, period: datetime) -> list[datetime]:
         """Return the allowed days of a period; the first week of a rule begins at its start."""
         first = max(period, self.start).date() if self.freq == daysets.WEEKLY else period.date()
-        if self.freq == daysets.YEARLY:
+        if self.freq == daysets.YEARLY:  # the days of a year are cached
             return [period + number * daysets.DAY for number in self.days.in_year(first)]
         end = daysets.period_start(self.freq, self._index_of(period) + 1, self.wkst)
         every_day = map(date.fromordinal, range(first.toordinal(), end.toordinal()))
