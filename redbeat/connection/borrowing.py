@@ -9,13 +9,16 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
 
+from .cluster import server_errors
+
 
 def replies_to(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
     """Return the replies to commands, as bytes, or the error in their place. One round trip."""
     pipe = client.pipeline(transaction=False)
     for command in commands:
         pipe.execute_command(*command, **{NEVER_DECODE: True})
-    replies: list[Any] = pipe.execute(raise_on_error=False)
+    with server_errors():
+        replies: list[Any] = pipe.execute(raise_on_error=False)
     return replies
 
 

@@ -12,7 +12,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import replies_to
-from redbeat.connection.cluster import node_of, server_errors
+from redbeat.connection.cluster import node_of
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
@@ -203,8 +203,7 @@ def missing_rights(store: Store) -> str:
 
     Returns "" if the user has all rights. One round trip.
     """
-    with server_errors():
-        node = node_of(store.client, store.keys.schedule)
+    node = node_of(store.client, store.keys.schedule)
     terms = getattr(getattr(node, "connection_pool", None), "connection_kwargs", {})
     refused = _refused(node, store.keys.entry(":probe"))
     if not refused:
@@ -255,8 +254,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     if not conf.cluster or conf.shards > 1 or old.prefix == conf.key_prefix:
         return
     try:
-        with server_errors():
-            (found,) = ask(store.client, ("ZRANGE", old.schedule, 0, SAMPLE - 1))
+        (found,) = ask(store.client, ("ZRANGE", old.schedule, 0, SAMPLE - 1))
         names = [old.name_of(text_of(member)) for member in found]
         rows = read_rows(store, map(store.keys.entry, names))
     except RedisError as error:

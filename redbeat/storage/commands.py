@@ -342,8 +342,7 @@ class Commands:
         return {"version": str(version), "mode": str(mode)}
 
     def _info(self, section: str) -> Any:
-        with server_errors():
-            return node_of(self.client, self.keys.schedule).info(section)
+        return node_of(self.client, self.keys.schedule).info(section)
 
 
 def total_stats(parts: Iterable[Commands]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from redbeat.codec.stored import bytes_of, record_in, text_of
-from redbeat.connection.cluster import node_of, server_errors
+from redbeat.connection.cluster import node_of
 from redbeat.storage.commands import ask, pattern_of
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Row
@@ -26,8 +26,7 @@ def rows_outside(store: Store, cursor: int, count: int = SCANNED) -> tuple[int, 
     node = node_of(store.client, store.keys.schedule)
     pattern = pattern_of(store.keys.prefix)
     scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
-    with server_errors():
-        ((following, found),) = ask(node, scan)
+    ((following, found),) = ask(node, scan)
     keys = sorted(_not_members(store, {text_of(key) for key in found}))
     return int(following), read_rows(store, keys)
 
