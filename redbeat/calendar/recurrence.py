@@ -43,16 +43,14 @@ class Slots:
 
     ``freq`` is the length of a period: a day, an hour, a minute or a second. The rule selects every
     ``interval``-th period, counted from the period with index ``base``. A period must also match
-    ``hours``, ``minutes`` and ``seconds``, in which an empty tuple allows all values. A slot is the
-    index of a period within the day. Days are numbers from ``date.toordinal()``.
+    the hours, minutes and seconds of ``clock``, in which an empty tuple allows all values. A slot
+    is the index of a period within the day. Days are numbers from ``date.toordinal()``.
     """
 
     freq: int
     interval: int
     base: int
-    hours: tuple[int, ...]
-    minutes: tuple[int, ...]
-    seconds: tuple[int, ...]
+    clock: tuple[tuple[int, ...], ...]
 
     @cached_property
     def per_day(self) -> int:
@@ -93,9 +91,9 @@ class Slots:
 
     @cached_property
     def allowed(self) -> Sequence[int]:
-        """The slots that ``hours``, ``minutes`` and ``seconds`` allow, in ascending order."""
+        """The slots that ``clock`` allows, in ascending order."""
         units = self.freq - daysets.DAILY
-        parts = (self.hours, self.minutes, self.seconds)[:units]
+        parts = self.clock[:units]
         return _combined(parts, SIZES[:units]) if any(parts) else range(self.per_day)
 
     @cached_property
@@ -196,7 +194,7 @@ class Recurrence:
     @cached_property
     def _slots(self) -> Slots:
         clock = self.hours, self.minutes, self.seconds
-        return Slots(self.freq, self.interval, self._base, *clock)
+        return Slots(self.freq, self.interval, self._base, clock)
 
     def _aligned(self, index: int) -> int:
         """Return the index of the first period of the rule at or after the period ``index``."""
