@@ -148,7 +148,6 @@ class Beat:
         #: The keys of entries that were edited between the last look and the change that sends.
         self._edited: set[str] = set()
         self._missing: dict[str, float] = {}
-        self._version: str | None = ""
         #: Whether Redis may list this beat.
         self._is_there = False
 
@@ -500,9 +499,9 @@ class Beat:
 
     def _decide_all(self, rows: Sequence[Row], reply: Reply) -> None:
         """Decide about rows; what a broker that fails leaves over stays due."""
-        if reply.version != self._version:
+        if reply.version != self._outcome.version:
             self.rules.use_calendars(stored_calendars(self._store))
-            self._version = reply.version
+            self._outcome.version = reply.version
         started = self._clock()
         producer = None
         if len(rows) + len(self._ready) >= FEWEST_RUNS:
@@ -556,7 +555,7 @@ class Beat:
             reason = f"definition.schedule: cannot compute the next run: {error!r}"
             if isinstance(error, (DecodeError, InvalidEntryError)):
                 reason = str(error)
-            self._turn.add(self._outcome.quarantine(row, reason, now, self._version), None)
+            self._turn.add(self._outcome.quarantine(row, reason, now), None)
 
     def _await_hash(self, row: Row, now: float) -> None:
         """Remove a member of the schedule whose hash is missing for some seconds.
@@ -583,7 +582,7 @@ class Beat:
             run.verdict, run.asks = asked, True
         rule, send = run.rule, run.verdict.send
         if send is None:
-            self._turn.add(self._outcome.rest(run, self._version), run)
+            self._turn.add(self._outcome.rest(run), run)
             return
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
@@ -594,7 +593,7 @@ class Beat:
         delivery = rule.policy.delivery or self._conf.delivery
         if delivery == AT_MOST_ONCE:
             self._scheduler.check_broker()
-            self._turn.add(self._outcome.first(run, self._version), run)
+            self._turn.add(self._outcome.first(run), run)
             return
         producer = self._scheduler.producer
         server = None if delivery == AT_LEAST_ONCE else self._one_step.server(producer)
@@ -604,7 +603,7 @@ class Beat:
         if method or not takes:
             if method and server is not None:
                 self._one_step.told(method)
-            self._turn.add(self._outcome.hold(run, self._version), run)
+            self._turn.add(self._outcome.hold(run), run)
             return
         self._push(run, producer, own=own)
 
@@ -616,7 +615,7 @@ class Beat:
             push = self._messages.render(run.rule, run.headers, run.task_id)
             if push is not None:
                 run.push, run.left = push, True
-                self._turn.add(self._outcome.inside(run, self._version), run)
+                self._turn.add(self._outcome.inside(run), run)
                 return
         call = self._call_of(run, producer)
         if not self._one_step.capture(run, producer, call, own=own):
@@ -626,7 +625,7 @@ class Beat:
         elif run.declined:
             self._turn.add(self._outcome.decline(run), run)
         else:
-            self._turn.add(self._outcome.inside(run, self._version), run)
+            self._turn.add(self._outcome.inside(run), run)
         if not own:
             self._messages.learn(run.rule, run.headers, run.task_id, run.push)
 

@@ -47,7 +47,7 @@ NOTHING, AGAIN, PUBLISH, OTHER_ORDER, FAILED = "", "again", "publish", "other or
 RECORD_OVER = "record over"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """Makes the changes of runs, and reads the answers to them. It counts, logs and signals runs.
 
@@ -56,30 +56,32 @@ class Outcome:
         conf: the settings.
         counters: the counters of the beat.
         entry_of: returns the entry object of a run, for receivers of signals.
+        version: the version of the calendars with which runs are decided.
     """
 
     scheduler: Any
     conf: RedBeatConfig
     counters: Counters
     entry_of: Callable[[Run], Any]
+    version: str | None = ""
 
     # -- changes -------------------------------------------------------------------------------
 
-    def inside(self, run: Run, version: str | None) -> Change:
+    def inside(self, run: Run) -> Change:
         """Return the change that publishes and records a run in one step."""
         run.stage = INSIDE
-        change = _guarded(self._record(run, run.state), run, version)
+        change = self._guarded(self._record(run, run.state), run)
         change.push = run.push
         return change
 
-    def first(self, run: Run, version: str | None) -> Change:
+    def first(self, run: Run) -> Change:
         """Return the change that records a run before its message is published."""
         run.stage, run.left = FIRST, True
-        change = _guarded(self._record(run, run.state), run, version)
+        change = self._guarded(self._record(run, run.state), run)
         run.stored = changes.after(run.row, change)
         return change
 
-    def hold(self, run: Run, version: str | None) -> Change:
+    def hold(self, run: Run) -> Change:
         """Return the change that holds a decided run, before its message is published."""
         run.stage = HOLD
         until, mark = run.now + HELD, new_mark()
@@ -90,7 +92,7 @@ class Outcome:
         change = Change(run.row.key, mark, set={words.STATE: text}, score=until)
         change.take, change.results = run.verdict.take, _result_lines(run.verdict.ends)
         change.lines = self.conf.history_size
-        return _guarded(change, run, version)
+        return self._guarded(change, run)
 
     def record(self, run: Run) -> Change:
         """Return the change that records a run whose message is out."""
@@ -101,7 +103,7 @@ class Outcome:
             change.take, change.results = "", []
         return change
 
-    def rest(self, run: Run, version: str | None) -> Change:
+    def rest(self, run: Run) -> Change:
         """Return the change that stores a verdict by which nothing leaves."""
         run.stage = REST
         rest = run.verdict.rest
@@ -113,7 +115,7 @@ class Outcome:
             # Nothing but the score: a mark would let the owner of a live hold differ. An entry
             # without a state has none, and gets one: it says that this score is ours.
             return Change(run.row.key, score=rest.score)
-        return _guarded(self._change(run, rest, mark_run=False), run, version)
+        return self._guarded(self._change(run, rest, mark_run=False), run)
 
     def release(self, run: Run, score: float) -> Change:
         """Return the change that gives back a held run, due at ``score``.
@@ -234,10 +236,10 @@ class Outcome:
         index = [["ZADD", words.FAILING, repr(due), row.key]]
         return changes.change_of(row, state, score=now + wait, index=index)
 
-    def quarantine(self, row: Row, reason: str, now: float, version: str | None = None) -> Change:
+    def quarantine(self, row: Row, reason: str, now: float) -> Change:
         """Return the change that sets aside an entry that nobody can read, and log it.
 
-        It leaves the quarantine when its texts change, or the ``version`` of calendars if it names
+        It leaves the quarantine when its texts change, or the version of calendars if it names
         some. The inbox is taken in: what is left there would make the entry due now.
         """
         name = layout_of(self.conf).name_of(row.key)
@@ -247,7 +249,7 @@ class Outcome:
         signals.emit(signals.entry_quarantined, self.scheduler, **facts)
         note = {"reason": reason, "since": now, "digest": seen_texts(row)}
         if '"exclude"' in f"{row.policy}{row.definition}":
-            note["version"] = version or ""
+            note["version"] = self.version or ""
         index = [["HSET", words.QUARANTINE, row.key, json.dumps(note)]]
         if row.problem:
             return Change(row.key, score=PARKED, index=index)
@@ -307,6 +309,15 @@ class Outcome:
         elif recorded.end in (verdicts.DISABLE, verdicts.PAUSE):
             definition = object_in(run.rule.definition, words.DEFINITION)
             fields[words.DEFINITION] = json.dumps({**definition, "enabled": False})
+        return change
+
+    def _guarded(self, change: Change, run: Run) -> Change:
+        """Let a change take place only if all is as it was looked at, and not too late."""
+        covers = "" if run.history.last_run_at is not None else words.SCORE
+        if run.rule.policy.exclude:
+            covers += words.CALENDARS
+        change.expect, change.covers = digest_of(run.row, covers, self.version), covers
+        change.not_after = run.now + VALID
         return change
 
     # -- answers -------------------------------------------------------------------------------
@@ -431,16 +442,6 @@ def _due(row: Row, now: float) -> float:
 def _result_lines(ends: Iterable[states.Ended]) -> list[tuple[str, str]]:
     """Return the lines of ends that were taken in (``Change.results``)."""
     return [(states.result_start(end.id), states.result_line(end)) for end in ends if end.state]
-
-
-def _guarded(change: Change, run: Run, version: str | None) -> Change:
-    """Let a change take place only if all is as it was looked at, and not too late."""
-    covers = "" if run.history.last_run_at is not None else words.SCORE
-    if run.rule.policy.exclude:
-        covers += words.CALENDARS
-    change.expect, change.covers = digest_of(run.row, covers, version), covers
-    change.not_after = run.now + VALID
-    return change
 
 
 #: What the run does next, or the method that says so. Each cell has a test.

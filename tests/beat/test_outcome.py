@@ -64,12 +64,12 @@ class World:
         run.task_id = run.own_id = "id"
         run.left = True
         changes = {
-            INSIDE: lambda: self.outcome.inside(run, None),
-            HOLD: lambda: self.outcome.hold(run, None),
-            RECORD: lambda: (self.outcome.hold(run, None), self.outcome.record(run))[1],
-            FIRST: lambda: self.outcome.first(run, None),
-            REST: lambda: self.outcome.rest(run, None),
-            RELEASE: lambda: (self.outcome.hold(run, None), self.outcome.release(run, 1.0))[1],
+            INSIDE: lambda: self.outcome.inside(run),
+            HOLD: lambda: self.outcome.hold(run),
+            RECORD: lambda: (self.outcome.hold(run), self.outcome.record(run))[1],
+            FIRST: lambda: self.outcome.first(run),
+            REST: lambda: self.outcome.rest(run),
+            RELEASE: lambda: (self.outcome.hold(run), self.outcome.release(run, 1.0))[1],
         }
         return run, changes[stage]()
 
@@ -219,7 +219,7 @@ def test_an_entry_that_failures_pause_keeps_the_score_that_a_hold_or_trigger_nee
     rest = run.verdict.rest._replace(end=verdicts.PAUSE, score=run.now)
     run.verdict = run.verdict._replace(send=None, rest=rest)
 
-    change = world.outcome.rest(run, None)
+    change = world.outcome.rest(run)
 
     assert change.score == run.now
     assert json.loads(change.set["definition"])["enabled"] is False

@@ -11,8 +11,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "calendar-not-checked",
         ("A run is sent although a calendar that excludes it was saved before its record."),
         "beat/outcome.py",
-        "if run.rule.policy.exclude:\n        covers += words.CALENDARS",
-        'if run.rule.policy.exclude:\n        covers += ""',
+        "if run.rule.policy.exclude:\n            covers += words.CALENDARS",
+        'if run.rule.policy.exclude:\n            covers += ""',
         (
             "tests/beat/test_outcome.py",
             "tests/beat/test_beat.py",
