@@ -182,20 +182,24 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     :exc:`ConfigurationError` if a setting is invalid. No round trips.
     """
     addresses, url = _addresses(endpoint.url), endpoint.url
-    options = dict(endpoint.options.value)
+    options, tls = _split(endpoint.options.value)
     builder_options = options.keys() & (REDBEAT_OPTIONS.keys() - set(CLIENT_OPTIONS))
     redbeat_options = {name: options.pop(name) for name in builder_options}
-    from_url = _url_options(addresses[0], url)
+    from_url, tls_from_url = _split(_url_options(addresses[0], url))
     layers = [from_url, options]
     if endpoint.options.inherited:
         layers.reverse()
-    kwargs: dict[str, Any] = {"decode_responses": True, **SOCKET_DEFAULTS}
-    kwargs |= _without_tls(layers[0]) | _without_tls(layers[1])
+    kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **layers[0], **layers[1]}
     _warn_about_database(endpoint, addresses, from_url.get("db"), kwargs.get("db") or 0)
-    tls = [Source(url.setting, _only_tls(from_url))]
-    tls.append(Source(endpoint.options.setting, _only_tls(options)))
-    kwargs |= encryption(endpoint, addresses[0].scheme, *tls)
+    sources = Source(url.setting, tls_from_url), Source(endpoint.options.setting, tls)
+    kwargs |= encryption(endpoint, addresses[0].scheme, *sources)
     return Parameters(endpoint, addresses, hide_credentials(kwargs), redbeat_options)
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options without those of TLS, and those of TLS."""
+    tls = {name: value for name, value in options.items() if name.split("_")[0] == "ssl"}
+    return {name: value for name, value in options.items() if name not in tls}, tls
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,14 +214,6 @@ def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
         provider = UsernamePasswordCredentialProvider(username, password)
         hidden["credential_provider"] = provider
     return hidden
-
-
-def _only_tls(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name.split("_")[0] == "ssl"}
-
-
-def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name.split("_")[0] != "ssl"}
 
 
 def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
