@@ -392,10 +392,8 @@ class Search:
         found = [] if glob == "*" else list(islice(self._places(glob), MAX_MATCHES + 1))
         if glob == "*" or len(found) > MAX_MATCHES:
             return None
-        name_of, scores = self.keys.name_of, dict(found)
-        return sorted(
-            scores, key=lambda key: (scores[key] < 0, scores[key], bytes_of(name_of(key)))
-        )
+        members = dict(found).items()
+        return [key for key, _ in sorted(members, key=_due_order(self.keys.name_of, False))]
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages from a cursor to the last page that can contain a match."""
@@ -528,11 +526,15 @@ def _cursor_at(member: Member) -> str:
     return f"{score!r} {key}"
 
 
+def _due_order(name_of: Callable[[str], str], parked_first: bool) -> Callable[[Member], Any]:
+    """Return a sort key by due time and name; entries that are never due come first or last."""
+    return lambda each: ((each[1] >= 0) is parked_first, each[1], bytes_of(name_of(each[0])))
+
+
 def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[Member], Any]:
     if query.sort.endswith("name"):
         return lambda member: name_of(member[0])
-    parked_first = query.state in PARKED_STATES
-    return lambda member: ((member[1] >= 0) is parked_first, member[1], name_of(member[0]))
+    return _due_order(name_of, query.state in PARKED_STATES)
 
 
 def _members_after(
