@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -249,3 +250,8 @@ def texts_in(text: str | None) -> list[str]:
             if isinstance(found, str):
                 texts.append(valid_text(found))
     return texts
+
+
+def array_of(texts: Iterable[str]) -> str:
+    """Return strings as the JSON array with one string a line that :func:`texts_in` reads."""
+    return "[" + ",\n".join(map(json.dumps, texts)) + "]"

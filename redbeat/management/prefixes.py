@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, NamedTuple
 
 from redis import Redis, RedisCluster
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from redbeat.codec.stored import array_of, score_in, text_of, texts_in
 from redbeat.codec.stored import bytes_of as key_of
-from redbeat.codec.stored import score_in, text_of, texts_in
 from redbeat.config import App, ensure_conf, key_aside
 from redbeat.entries import changes, decide
 from redbeat.entries.runs import with_ids
@@ -229,8 +228,7 @@ def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
         return decide.task_id_of(keys.prefix, name, scheduled_at.isoformat(), identity)
 
     lines = with_ids("\n".join(texts_in(texts[words.HISTORY])), task_id).splitlines()
-    history = ",\n".join(map(quoted, lines))
-    return {**entry.fields, HISTORY: f"[{history}]".encode()}
+    return {**entry.fields, HISTORY: array_of(lines).encode()}
 
 
 def _copy(

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from json.encoder import encode_basestring_ascii as quoted
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.codec.stored import array_of
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.calendars import readable_calendars
 from redbeat.entries.history import new_identity
@@ -132,8 +132,7 @@ class Ready(NamedTuple):
         texts = self.definition, without_pause(self.policy)
         change = changes.editing(row, state, texts, meta or None)
         if incoming.history:
-            lines = ",\n".join(map(quoted, incoming.history.splitlines()))
-            change.set[words.HISTORY] = f"[{lines}]"
+            change.set[words.HISTORY] = array_of(incoming.history.splitlines())
             change.unset = tuple(field for field in change.unset if field != words.HISTORY)
         if incoming.static:
             change.index.append(["SADD", words.STATICS, str(self.entry.name)])
