@@ -73,9 +73,12 @@ FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
 
 #: A string or a comment of a TOML file, in which dots do not separate parts of a key.
 TOML_TEXT: Final = re.compile(
-    r"""\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*""",
-    re.DOTALL,
+    r"""\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)
+    |"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?|\#[^\n]*""",
+    re.DOTALL | re.VERBOSE,
 )
+
+#: A key with too many dots between its parts.
 LONG_KEY: Final = re.compile(rf"(?:\.[\w \t-]*){{{MAX_DEPTH + 1}}}")
 
 
