@@ -524,10 +524,7 @@ def _encode_verbatim(items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
-    try:
-        items = dict(tagged["items"])
-    except (ValueError, TypeError) as error:
-        raise DecodeError("items", "is not a list of pairs") from error
+    items = dict(tagged["items"])
     if not all(isinstance(key, str) for key in items):
         raise DecodeError("items", "has a key that is not a string")
     return items

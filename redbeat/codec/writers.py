@@ -33,8 +33,8 @@ HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
         BaseSchedule,
         "use an interval, crontab or rrule, or register the class with register_schedule_type()",
     ),
+    (object, "use JSON values, datetimes, schedules or weekdays"),
 )
-ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
@@ -109,7 +109,7 @@ def warn_of_app(value: BaseSchedule, app: Celery) -> None:
 
 def unstorable_reason(value: Any) -> str:
     """Return a message that says why ``value`` cannot be stored, and what to store instead."""
-    hint = next((hint for types, hint in HINTS if isinstance(value, types)), ANY_HINT)
+    hint = next(hint for types, hint in HINTS if isinstance(value, types))
     return f"a value of type {type(value).__name__} cannot be stored as JSON; {hint}"
 
 
