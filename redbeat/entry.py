@@ -260,11 +260,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return definitions.decode_definition(definition)
 
     @staticmethod
-    def decode_meta(
-        meta: Text | None,
-        app: Any = None,  # noqa: ARG004 - RedBeat 2 has this parameter
-    ) -> dict[str, Any]:
-        """Return the run history in ``meta``.
+    def decode_meta(meta: Text | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004
+        """Return the run history in ``meta``; ``app`` has no effect, as in RedBeat 2.
 
         If ``meta`` is empty, ``last_run_at`` in the result is None. Raises :exc:`DecodeError` if
         ``meta`` is invalid.
