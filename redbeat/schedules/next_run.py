@@ -218,8 +218,9 @@ def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
     spend(RELATIVE)
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
-    # Celery rounds down, so the run of a short interval may be at or before ``after``.
-    usable = wait > ZERO and schedule.run_every >= MIN_EVERY
+    # Celery rounds down, so the run of an interval below a second may be too soon, or not after
+    # ``after``.
+    usable = wait > ZERO and (wait >= MIN_EVERY or schedule.run_every >= UNITS[-1])
     return after + (wait if usable else _step(schedule))
 
 

@@ -244,3 +244,11 @@ def test_only_intervals_are_counted_beyond_the_limit() -> None:
     until = START + timedelta(days=30)
     assert count_runs(every(1), START, until, 10) == 30 * 86400
     assert count_runs(crontab("*"), START, until, 10, UTC) == 10
+
+
+@pytest.mark.parametrize(("every", "wait"), [(0, 0.01), (0.01, 0.01), (0.5, 0.5), (1, 0.004)])
+def test_a_relative_interval_below_a_second_is_not_too_short(every: float, wait: float) -> None:
+    """Celery rounds the time after the interval down to the full second, 4 ms away."""
+    before = datetime(2026, 1, 1, 0, 0, 0, 996_000, tzinfo=timezone.utc)
+    following = next_run(schedule(every, relative=True), before)
+    assert following == before + timedelta(seconds=wait)
