@@ -127,7 +127,7 @@ def test_a_calendar_that_leaves_an_entry_no_run_is_not_stored(run: Run, app: Cel
     assert ran.code == 2
     assert "would leave 'a' without a next run" in ran.err
     assert "outside the days of 'weekends' and 'de' takes more than 250,000 steps" in ran.err
-    assert Schedule(app)["a"].due_at == entry.due_at
+    assert Schedule(app)["a"].upcoming(1)
     entry.exclude = ("de",)
     entry.save()
     assert run("calendar", "de", "--rule", "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR").code == 0
