@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from redbeat.codec.stored import bytes_of as key_of
-from redbeat.codec.stored import plain_name
+from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving, status
 from redbeat.entries.policy import FIELDS, in_utc
 from redbeat.entries.runs import Occurrence
@@ -89,7 +88,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def _key(self, name: object) -> str:
         key = self._store.keys.entry(plain_name(name))
         try:
-            key_of(key)
+            bytes_of(key)
         except UnicodeEncodeError as error:
             raise KeyError(name) from error
         return key
