@@ -22,8 +22,11 @@ from . import daysets
 from .daysets import DaySet
 from .steps import once, spend
 
-#: A step is as long as this number of tests of a slot; a day without a slot takes as many steps.
+#: A step is as long as this number of tests of a slot.
 FAST = 8
+
+#: The steps of a search for the next day with a slot.
+EMPTY_DAY = 3
 
 #: How many hours, minutes and seconds there are in the next longer unit.
 SIZES = (24, 60, 60)
@@ -187,7 +190,7 @@ class Recurrence:
             since = 0 if day > first else (low - midnight) // unit
             for slot in slots.of_day(number, since):
                 yield midnight + slot * unit
-            spend(FAST)
+            spend(EMPTY_DAY)
             ahead = max(slots.first_of(number) // slots.per_day, 1)
             day = self.days.first_from(day + ahead * daysets.DAY)
 

@@ -20,7 +20,7 @@ from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import encodable
 
 from .ical import from_ical
-from .ical_file import CANCELLED, check_complete, check_events, named_offsets
+from .ical_file import CANCELLED, check_complete, check_events, decoded, named_offsets
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule
 from .rule_set import rruleset
@@ -140,8 +140,7 @@ class Calendar:
         """
         key = cls(name, zone=zone).zone
         of_calendar = None if key is None else zone_named(key)
-        lines = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        days = _days_of_events(lines, now or datetime.now(UTC).date(), of_calendar)
+        days = _days_of_events(decoded(text), now or datetime.now(UTC).date(), of_calendar)
         return cls(name, days, zone=zone)
 
     @classmethod

@@ -58,6 +58,11 @@ CANCELLED: Final = "CANCELLED"
 STATUSES: Final = ("CONFIRMED", "TENTATIVE", CANCELLED)
 
 
+def decoded(text: str | bytes) -> str:
+    """Return the text of an iCalendar file, which is in UTF-8."""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
 def named_offsets(text: str) -> str:
     """Return iCalendar text in which each offset of a custom time zone has a name.
 
