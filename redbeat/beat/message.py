@@ -31,6 +31,9 @@ logger = get_logger("celery.beat")
 #: A broker's command with its arguments.
 Command = list[Any]
 
+#: The task of a rule, and which objects its arguments and options are.
+Identity = tuple[str, int, int, int]
+
 #: In a turn with fewer runs, Celery makes all messages: there is nothing to gain.
 FEWEST_RUNS: Final = 10
 
@@ -74,9 +77,9 @@ class Template:
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of a rule as its messages have them.
+    """The arguments of a rule as its messages have them; rules that are twins share them.
 
-    ``why`` is why Celery makes the messages of this rule, else "". ``reprs`` are the headers that
+    ``why`` is why Celery makes these messages, else "". ``reprs`` are the headers that
     show the arguments, ``own`` the last headers: those of the options, and the beat's sign.
     ``body`` is "" if it is not known, or too long to be kept.
     """
@@ -103,8 +106,8 @@ class Messages:
         self._turn, self._few = 0, True
         #: By the task, and by its options as text.
         self._templates: dict[tuple[str, str], Template] = {}
-        #: By the key of the entry.
-        self._arguments: dict[str, Arguments] = {}
+        #: By :func:`_identity`.
+        self._arguments: dict[Identity, Arguments] = {}
         #: The tasks whose rendered messages were not the same as Celery's.
         self._distrusted: set[str] = set()
 
@@ -127,8 +130,8 @@ class Messages:
         """
         if self._few or self._around.why:
             return None
-        arguments = self._arguments.get(rule.key)
-        if arguments is None or arguments.rule is not rule or arguments.template.turn != self._turn:
+        arguments = self._arguments.get(_identity(rule))
+        if arguments is None or arguments.template.turn != self._turn:
             arguments = self._arguments_of(rule)
         template = arguments.template
         if arguments.why or template.proofs < PROOFS or self._random() * ONE_IN < 1:
@@ -254,8 +257,9 @@ class Messages:
 
     def _arguments_of(self, rule: Rule) -> Arguments:
         """Return the arguments of a rule, with the template that is right in this turn."""
-        kept = self._arguments.get(rule.key)
-        if kept is not None and kept.rule is rule and self._is_valid(kept.template):
+        identity = _identity(rule)
+        kept = self._arguments.get(identity)
+        if kept is not None and self._is_valid(kept.template):
             return kept
         template = self._template_of(rule)
         arguments = Arguments(rule, template, template.why)
@@ -267,7 +271,7 @@ class Messages:
                 arguments.why = f"Celery refuses its arguments: {error}"
         if len(self._arguments) >= MOST_KEPT:
             del self._arguments[next(iter(self._arguments))]
-        self._arguments[rule.key] = arguments
+        self._arguments[identity] = arguments
         return arguments
 
     def _fill(self, arguments: Arguments, task: Any) -> str:
@@ -294,6 +298,14 @@ class Messages:
         arguments.reprs = {"argsrepr": shown["argsrepr"], "kwargsrepr": shown["kwargsrepr"]}
         arguments.own = {**own, "celery_beat_task": True}
         return ""
+
+
+def _identity(rule: Rule) -> Identity:
+    """Return what rules have in common that share their arguments, as those of twins do.
+
+    No other object has one of these numbers while :class:`Arguments` keep the rule.
+    """
+    return rule.task, id(rule.args), id(rule.kwargs), id(rule.options)
 
 
 def _other_type(value: Any) -> str:

@@ -8,6 +8,7 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import product
@@ -273,9 +274,9 @@ def test_a_long_body_is_not_kept(bench: Bench) -> None:
     for rule in (long, short):
         rendered, celerys = bench.both(rule)
         assert rendered == celerys
-    kept = bench.messages._arguments
-    assert kept[long.key].body == ""
-    assert len(kept[short.key].body) > 5000
+    bodies = {one.rule.key: one.body for one in bench.messages._arguments.values()}
+    assert bodies[long.key] == ""
+    assert len(bodies[short.key]) > 5000
 
 
 def test_another_rule_brings_new_arguments(bench: Bench) -> None:
@@ -291,7 +292,17 @@ def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
         bench.learn(rule_of(f"{index}", f"tasks.{index}"))
         assert len(bench.messages._arguments) <= 3
         assert len(bench.messages._templates) <= 3
-    assert list(bench.messages._arguments) == ["redbeat:2", "redbeat:3", "redbeat:4"]
+    kept = [one.rule.key for one in bench.messages._arguments.values()]
+    assert kept == ["redbeat:2", "redbeat:3", "redbeat:4"]
+
+
+def test_twins_share_their_arguments(bench: Bench) -> None:
+    first = rule_of("first", args=[1, "two"])
+    bench.learn(first)
+    for number in range(20):
+        rendered, celerys = bench.both(replace(first, key=f"redbeat:{number}", name=f"{number}"))
+        assert rendered == celerys
+    assert len(bench.messages._arguments) == 1
 
 
 # -- proof -----------------------------------------------------------------------------------------
