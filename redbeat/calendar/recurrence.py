@@ -25,9 +25,6 @@ from .steps import once, spend
 #: A step is as long as this number of tests of a slot.
 FAST = 8
 
-#: The steps of a search for the next day with a slot.
-EMPTY_DAY = 3
-
 #: How many hours, minutes and seconds there are in the next longer unit.
 SIZES = (24, 60, 60)
 
@@ -62,7 +59,7 @@ class Slots:
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
         """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
-        first = self.first_of(day)
+        first = self._first_of(day)
         since = max(since, first)
         is_free = len(self.allowed) == self.per_day
         if not is_free:
@@ -79,7 +76,23 @@ class Slots:
             if slot in self._allowed_set:
                 yield slot
 
-    def first_of(self, day: int) -> int:
+    def days_without(self, day: int) -> int | None:
+        """Return the number of days from ``day`` to the first day with a slot.
+
+        Returns 0 if ``day`` itself has a slot, and None if no day has a slot.
+        """
+        if len(self.allowed) == self.per_day:
+            return self._first_of(day) // self.per_day
+        cycle, days_with_slot = self._cycle
+        if not days_with_slot:
+            return None
+        index = bisect_left(days_with_slot, day % cycle)
+        following = (
+            days_with_slot[index] if index < len(days_with_slot) else days_with_slot[0] + cycle
+        )
+        return following - day % cycle
+
+    def _first_of(self, day: int) -> int:
         """Return the first slot at or after the start of ``day`` that ``interval`` selects.
 
         If the returned slot is ``per_day`` or more, the slot is on a later day.
@@ -87,10 +100,16 @@ class Slots:
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
-    def may_occur(self) -> bool:
-        """Whether ``interval`` ever selects an allowed slot, on any day."""
+    def _cycle(self) -> tuple[int, tuple[int, ...]]:
+        """The number of days after which the slots repeat, and the days of the cycle with a slot.
+
+        A day has a slot if the day solves ``day * per_day + slot = base``, modulo ``interval``.
+        """
         common = gcd(self.per_day, self.interval)
-        return any((slot - self.base) % common == 0 for slot in self.allowed)
+        cycle, base = self.interval // common, self.base
+        inverse = pow(self.per_day // common, -1, cycle)
+        slots = [slot for slot in self.allowed if (base - slot) % common == 0]
+        return cycle, tuple(sorted({(base - slot) // common * inverse % cycle for slot in slots}))
 
     @cached_property
     def allowed(self) -> Sequence[int]:
@@ -185,14 +204,17 @@ class Recurrence:
         """
         unit, slots, first = daysets.UNIT[self.freq], self._slots, low.date()
         day = self.days.first_from(first)
-        while slots.may_occur and day is not None and day.year <= low.year + YEARS:
-            midnight, number = datetime(day.year, day.month, day.day), day.toordinal()
-            since = 0 if day > first else (low - midnight) // unit
-            for slot in slots.of_day(number, since):
-                yield midnight + slot * unit
-            spend(EMPTY_DAY)
-            ahead = max(slots.first_of(number) // slots.per_day, 1)
-            day = self.days.first_from(day + ahead * daysets.DAY)
+        while day is not None and day.year <= low.year + YEARS:
+            number = day.toordinal()
+            ahead = slots.days_without(number)
+            if ahead is None:
+                return
+            if ahead == 0:
+                midnight = datetime(day.year, day.month, day.day)
+                since = 0 if day > first else (low - midnight) // unit
+                for slot in slots.of_day(number, since):
+                    yield midnight + slot * unit
+            day = self.days.first_from(day + max(ahead, 1) * daysets.DAY)
 
     @cached_property
     def _slots(self) -> Slots:
