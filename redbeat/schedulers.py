@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import ssl
 import sys
@@ -766,6 +767,7 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
         broker.warn_about_confirms(scheduler.app)
+        gc.freeze()  # what has been imported is never garbage; a burst made Python search it
 
 
 @beat_init.connect

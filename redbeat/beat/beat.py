@@ -46,7 +46,7 @@ from .send import Sender, SharedError, StoppedError
 from .statics import Statics
 from .sync import Sync
 from .trouble import CHECKED_EVERY, Broker, FailedTicks, SkipList, Suspects
-from .turn import Turn
+from .turn import MOST_CHANGES, Turn
 from .upkeep import Upkeep
 
 logger = get_logger("celery.beat")
@@ -249,6 +249,7 @@ class Beat:
             return self._tick_failed(error)  # bad data must not end a beat
         finally:
             self.running = False
+            self._turn.forget_look()
             self._log_sent()
             self.health.ticked()
             trips, leads = self._turn.round_trips, self.health.leads is True
@@ -257,7 +258,7 @@ class Beat:
     def _work(self, looks: bool) -> float:
         started = idle_since = self._clock()
         while True:
-            reply = self.look(self._next_look() if looks else Look(limit=0))
+            reply = self._looked() or self.look(self._next_look() if looks else Look(limit=0))
             if reply is None:
                 return self.stand_by()
             if self.prepare(reply):
@@ -282,7 +283,14 @@ class Beat:
         if not self.lead.keep():
             return None
         self._is_there = True
-        reply = self._turn.look(look)
+        return self._taken_in(self._turn.look(look))
+
+    def _looked(self) -> Reply | None:
+        """Return the reply to the look that was sent ahead, None without one, or as a standby."""
+        reply = self._turn.looked()
+        return None if reply is None else self._taken_in(reply)
+
+    def _taken_in(self, reply: Reply) -> Reply | None:
         self._handle_answers()
         self.lead.observe(reply.holder)
         return reply if reply.standing >= LEADS else None
@@ -508,14 +516,26 @@ class Beat:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
         self._messages.begin(producer)
-        for row in rows:
+        for number, row in enumerate(rows, 1):
             self._decide(row, reply.now)
             if self._turn.is_full():
                 self._publish_ready()
-                self._turn.send()
+                self._turn.send(self._look_ahead(rows[number:], reply))
             over = self._clock() - started > LONGEST_LOOK
             if over or self._broker.failed or self._stop.pending:
                 break
+
+    def _look_ahead(self, rest: Sequence[Row], reply: Reply) -> Look | None:
+        """Return the look at what comes after the ``rest`` of the rows, None if nothing is to come.
+
+        Redis looks while this beat decides about the rest.
+        """
+        has_more = reply.next is not None and reply.next <= reply.now
+        if not has_more or not FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
+            return None
+        if not self._suspects.is_idle or self.sync.statics.unwritten or self._broker.failures:
+            return None
+        return self._next_look()._replace(in_hand=[row.key for row in rest])
 
     def _decide(self, row: Row, now: float) -> None:
         """Load an entry, decide, and add the change to the next turn."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.utils.json import JSONEncoder
 
@@ -34,12 +35,15 @@ Command = list[Any]
 #: The task of a rule, and which objects its arguments and options are.
 Identity = tuple[str, int, int, int]
 
+#: The setting that limits how deeply Celery shows the arguments of a task.
+REPR_LEVELS: Final = "task_repr_maxlevels"
+
 #: In a turn with fewer runs, Celery makes all messages: there is nothing to gain.
 FEWEST_RUNS: Final = 10
 
 #: The first messages with a template are compared with Celery's, then one in ``ONE_IN``.
 PROOFS: Final = 2
-ONE_IN: Final = 50
+ONE_IN: Final = 100
 
 #: The maximum number of templates, and of rules whose arguments are kept encoded.
 MOST_KEPT: Final = 10_000
@@ -104,6 +108,7 @@ class Messages:
         self._encode = JSONEncoder().encode
         self._tag: Callable[[], str] = str
         self._turn, self._few = 0, True
+        self._repr_levels: dict[str, int] = {}
         #: By the task, and by its options as text.
         self._templates: dict[tuple[str, str], Template] = {}
         #: By :func:`_identity`.
@@ -216,7 +221,9 @@ class Messages:
     def _look_around(self) -> bool:
         """Begin a turn; return whether anything has changed, and then forget everything."""
         self._turn += 1
-        is_changed = self._around.look()
+        is_changed, conf = self._around.look(), self._app.conf
+        if REPR_LEVELS in conf:  # a setting of newer versions of Celery
+            self._repr_levels = {"maxlevels": conf[REPR_LEVELS]}
         if is_changed:
             self._forget()
             self._tag = getattr(self._around.channel, "_next_delivery_tag", str)
@@ -285,17 +292,21 @@ class Messages:
         refused = allowlist and allowlist.refusal(rule.task, rule.options)
         if refused:
             return str(refused[1])
-        args, kwargs = list(rule.args or ()), dict(rule.kwargs or {})
+        args, kwargs = list(rule.args or ()) or (), dict(rule.kwargs or {})
         header = getattr(task, "__header__", None)
         if header is not None and task.typing:
             header(*args, **kwargs)
-        made = self._app.amqp.create_task_message("", rule.task, args, kwargs)
-        replaced = made.headers.keys() & own
-        if replaced:
-            return f"its options replace the header {min(replaced)}"
-        arguments.args, arguments.kwargs = made.body[:2]
-        shown = made.headers
-        arguments.reprs = {"argsrepr": shown["argsrepr"], "kwargsrepr": shown["kwargsrepr"]}
+        if own:
+            made = self._app.amqp.create_task_message("", rule.task, args, kwargs)
+            replaced = made.headers.keys() & own
+            if replaced:
+                return f"its options replace the header {min(replaced)}"
+        arguments.args, arguments.kwargs = args, kwargs
+        amqp, levels = self._app.amqp, self._repr_levels
+        arguments.reprs = {
+            "argsrepr": saferepr(args, amqp.argsrepr_maxsize, **levels) if args else "()",
+            "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, **levels) if kwargs else "{}",
+        }
         arguments.own = {**own, "celery_beat_task": True}
         return ""
 

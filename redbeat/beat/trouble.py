@@ -267,6 +267,11 @@ class Suspects:
         self.alone = self._keys.pop() if self._keys else ""
         return self.alone
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last look and the next one are ordinary."""
+        return not (self._keys or self.alone)
+
     def looked_at(self, key: str) -> None:
         """Note that a program with a loop of its own has looked at an entry, alone."""
         if key in self._keys:

@@ -26,6 +26,12 @@ COUNTS_WAIT: Final = 1.0
 LIMIT, FAR_LIMIT, FAR = 100, 500, 0.002
 
 
+#: Seconds after which the rows of a look that was sent ahead are looked at again.
+LONGEST_AHEAD: Final = 1.0
+
+#: The reply to a look ahead, and when it was sent.
+NO_LOOK: Final = (None, -math.inf)
+
 #: The owner of a change, the answer to it, whether an earlier turn carried it and its reply was
 #: lost, and the local time before the request went out.
 Answered = tuple[Any, Answer, bool, float]
@@ -73,6 +79,9 @@ class Turn:
         self._repeated = 0
         self._bytes = 0
         self._read_reply: Callable[[], Reply] | None = None
+        #: Whether that turn looks ahead, and the reply to the last one that did, with its time.
+        self._looks_ahead = False
+        self._looked: tuple[Reply | None, float] = NO_LOOK
         self._counted = NOTHING
         self._counted_at = -math.inf
         self._members = -1
@@ -107,25 +116,43 @@ class Turn:
 
     # -- turns ---------------------------------------------------------------------------------
 
-    def send(self) -> None:
-        """Send the changes in a turn that looks at nothing, and do not wait for its reply.
+    def send(self, look: Look | None = None) -> None:
+        """Send the changes in a turn, and do not wait for its reply.
 
-        Waits for the reply to the turn before. One round trip, or none without changes.
+        With a ``look``, Redis looks ahead while this beat decides about rows that it has, and
+        :meth:`looked` returns the reply. Waits for the reply to the turn before. One round trip, or
+        none without changes.
         """
         self.finish()
         if not self._items:
             return
-        request = self._request(None)
         if overlaps(self._store.client, self._store.keys.schedule):
+            request, self._looks_ahead = self._request(look), look is not None
             self._read_reply = self._store.begin_turn(request)
         else:
-            self._receive(self._store.turn(request))
+            self._receive(self._store.turn(self._request(None)))
 
     def finish(self) -> None:
         """Wait for the reply to the turn that :meth:`send` sent, if there is one."""
         read_reply, self._read_reply = self._read_reply, None
-        if read_reply is not None:
-            self._receive(read_reply())
+        if read_reply is None:
+            return
+        looks_ahead, self._looks_ahead = self._looks_ahead, False
+        round_trip = self.round_trip
+        reply = self._receive(read_reply())
+        self.round_trip = round_trip  # the reply has waited for this beat
+        if looks_ahead:
+            self._looked = reply, self.sent_at
+
+    def looked(self) -> Reply | None:
+        """Return the reply to the look that :meth:`send` sent, None without a recent one."""
+        self.finish()
+        (reply, sent_at), self._looked = self._looked, NO_LOOK
+        return reply if self._clock() - sent_at < LONGEST_AHEAD else None
+
+    def forget_look(self) -> None:
+        """Do not use the reply to the look that :meth:`send` sent: its rows stay due."""
+        self._looks_ahead, self._looked = False, NO_LOOK
 
     def look(self, look: Look | None) -> Reply:
         """Carry out a turn with all changes and a look, and return its reply. One round trip.

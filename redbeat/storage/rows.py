@@ -94,7 +94,8 @@ class Look(NamedTuple):
 
     ``late`` limits the rows that are more than a second late. ``skip`` leaves out keys as long as
     their digest is the given one. ``only`` looks at one key, due or not. With ``shares``, beats
-    without a lock look at a share each. ``limit=0`` looks at nothing.
+    without a lock look at a share each. ``limit=0`` looks at nothing. ``in_hand`` are keys that an
+    earlier look gave out, and about which the beat has not decided yet; they are left out.
     """
 
     limit: int = 100
@@ -104,6 +105,7 @@ class Look(NamedTuple):
     skip: Mapping[str, str] = {}
     only: str = ""
     shares: bool = False
+    in_hand: Sequence[str] = ()
 
 
 class Request(NamedTuple):

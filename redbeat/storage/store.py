@@ -289,7 +289,7 @@ class Store(Reading):
         if request.lock is not None:
             self._leads = standing != STANDBY
         if request.look is not None:
-            self._noted = bool(rows) and request.in_hand
+            self._noted = bool(rows or request.look.in_hand) and request.in_hand
         due = head.get("next")
         return Reply(
             standing,

@@ -13,9 +13,9 @@ import pytest
 from celery import Celery
 
 from redbeat import worker
-from redbeat.beat import message, publish
+from redbeat.beat import message, publish, turn
 from redbeat.entries.state import end_line, trigger_line
-from redbeat.storage.rows import Change, Request
+from redbeat.storage.rows import Change, Look, Request
 from tests.servers import RedisServer
 
 from .sending import Single, note
@@ -76,6 +76,32 @@ def test_what_is_due_is_sent_once_and_recorded(world: World) -> None:
         assert world.runs(key) == 1
         assert world.state(key).hold is None
         assert world.client.zscore(SCHEDULE, key) > world.now
+
+
+@pytest.mark.parametrize("longest", [1000.0, -1.0], ids=["in time", "too late"])
+def test_redis_looks_ahead_while_a_beat_decides(
+    world: World, monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    monkeypatch.setattr(turn, "LONGEST_AHEAD", longest)
+    beat = world.beat()
+    beat.tick()
+    ahead: list[Look] = []
+    beat.store.before.append(
+        lambda request: (
+            ahead.append(request.look)
+            if request.look is not None and request.look.in_hand
+            else None
+        )
+    )
+    keys = [world.put(f"e{number}", every=3600.0) for number in range(330)]
+
+    run_until_idle(beat)
+
+    assert len({message.id for message in world.messages}) == len(world.messages) == 330
+    assert [world.runs(key) for key in keys] == [1] * 330
+    assert ahead
+    assert all(set(look.in_hand) <= set(keys) for look in ahead)
+    assert not world.client.exists(".redbeat::hands")
 
 
 def test_celery_makes_few_of_many_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import redis
 
@@ -97,6 +99,22 @@ def test_skipped_keys_are_left_out_until_their_texts_change(place: Place) -> Non
     assert reply.next is None
     place.client.hset(keys[3], "meta", "edited")
     assert place.look(skip=skip) == ["bad3", "good"]
+
+
+def test_what_is_in_hand_already_is_left_out_and_noted(place: Place) -> None:
+    keys = [place.put(str(number), number + 1) for number in range(6)]
+    reply = place.turn(look=Look(limit=2, in_hand=keys[:3]), lock=LOCK)
+    assert reply.standing == words.NEW_LEADER
+    reply = place.turn(look=Look(limit=2, in_hand=keys[:3]), lock=LOCK, in_hand=True)
+    assert [row.key for row in reply.rows] == keys[3:5]
+    assert reply.next == reply.now, "there is more"
+    (noted,) = place.client.hvals(aside("hands"))
+    assert set(json.loads(noted)) == set(keys[:5])
+    place.client.delete(KEYS.schedule)
+    place.turn(look=Look(in_hand=keys[:1]), lock=LOCK, in_hand=True)
+    assert place.client.exists(aside("hands"))
+    place.turn(look=Look(), lock=LOCK, in_hand=True)
+    assert not place.client.exists(aside("hands"))
 
 
 def test_what_the_turn_answered_with_differs_or_refused_is_left_out(place: Place) -> None:

@@ -122,6 +122,9 @@ local function look_around(wanted)
   for _ in pairs(skip) do
     skipped = skipped + 1
   end
+  for _, key in ipairs(wanted.in_hand or {}) do
+    left_out[key], keys[#keys + 1], skipped = true, key, skipped + 1
+  end
   local mine = wanted.shares and own_share()
   local list = wanted.only and {wanted.only, redis.call('ZSCORE', schedule, wanted.only) or ''}
     or candidates(limit, wanted.late or math.huge, skipped, mine)

@@ -204,4 +204,28 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "local next_due = next_said(mine)",
         ("tests/storage/test_look.py",),
     ),
+    Mutant(
+        "ahead-gives-out-twice",
+        "A look ahead gives out again what the beat still decides about.",
+        "lua/parts/look.lua",
+        "left_out[key], keys[#keys + 1], skipped = true, key",
+        "left_out[key], keys[#keys + 1], skipped = nil, key",
+        ("tests/storage/test_look.py",),
+    ),
+    Mutant(
+        "suspect-of-another-loaded",
+        "A beat loads a suspect although another beat has set it aside.",
+        "beat/beat.py",
+        "if self._suspects.alone and not any(",
+        "if False and not any(",
+        ("tests/scheduler/test_side_keys.py",),
+    ),
+    Mutant(
+        "statics-of-another-believed",
+        "A first tick does not see that another beat wrote static entries after the start.",
+        "beat/statics.py",
+        "store.noted(WRITTEN) == self._note",
+        "True",
+        ("tests/beat/test_statics.py",),
+    ),
 )
