@@ -209,7 +209,10 @@ class State:
 
     def text(self) -> str:
         """Return the text to store: a small JSON object of ASCII characters."""
-        fields: dict[str, Any] = {"m": self.marks, "of": self.meta}
+        last, hold, run = self.marks
+        # After most runs one mark says it all.
+        marks = (last,) if (hold, run) == ("", last) else self.marks
+        fields: dict[str, Any] = {"m": marks, "of": self.meta}
         if self.identity:
             fields["id"] = self.identity
         for name in _READ:
@@ -357,7 +360,7 @@ def _decoded(text: str) -> State:
     fields = json.loads(text)
     if not isinstance(fields, dict):
         raise ValueError(f"it is not an object: {text:.60}")
-    marks, identity, of = Marks(*fields.get("m", ())), fields.get("id", ""), fields.get("of", "")
+    marks, identity, of = _marks_in(fields), fields.get("id", ""), fields.get("of", "")
     if not _is_word("".join((*marks, of))):
         raise ValueError(f"{(*marks, of)!r:.60} are not marks")
     state = State(marks, identity if _is_word(identity) else _text(identity), of)
@@ -365,6 +368,12 @@ def _decoded(text: str) -> State:
         if name in _READ:
             setattr(state, name, _READ[name](value))
     return state
+
+
+def _marks_in(fields: dict[str, Any]) -> Marks:
+    """Return the stored marks. One alone is that of a run that was sent and recorded at once."""
+    marks = fields.get("m", ())
+    return Marks(marks[0], "", marks[0]) if len(marks) == 1 else Marks(*marks)
 
 
 def _checked(kind: str, is_valid: Callable[[Any], Any]) -> Callable[[Any], Any]:
