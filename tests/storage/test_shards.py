@@ -454,7 +454,7 @@ def test_a_page_reads_few_rows(
 def test_an_operation_on_an_entry_asks_one_shard(
     schedules: tuple[Schedule, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, asked = store_of(schedules[1].app), []
+    store, asked = store_of(schedules[1].app), list[str]()
     for part in store.parts:
         monkeypatch.setattr(part, "past", asked.append)
     store.past(entry_of(schedules[1].app, 1).key)
