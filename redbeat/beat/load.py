@@ -28,7 +28,7 @@ from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.rows import Row
 
 #: Maximum number of rules of which other rules are copies with other names, and the maximum
-#: number of characters that they have in common.
+#: number of characters of their definitions.
 MOST_TWINS: Final = 1000
 LONGEST_TWIN: Final = 4096
 
@@ -112,6 +112,7 @@ class Rules:
         name = key[len(self._conf.key_prefix) :]
         begin, rest = f'{{"name": {quoted(name)}, ', ""
         may_be_twin = self._conf.shards == 1 and self._entry_class is RedBeatSchedulerEntry
+        may_be_twin = may_be_twin and len(definition) <= LONGEST_TWIN
         if may_be_twin and definition.startswith(begin) and name not in self.statics:
             rest = definition[len(begin) :]
             twin = self._twins.get((rest, policy))
@@ -120,7 +121,7 @@ class Rules:
                 return replace(twin, key=key, name=name, plan=plan, definition=definition)
         rule = self._decoded(key, definition, policy)
         # A second name would count, and a backslash may hide it.
-        if rest and len(rest) <= LONGEST_TWIN and '"name"' not in rest and "\\" not in rest:
+        if rest and '"name"' not in rest and "\\" not in rest:
             if len(self._twins) >= MOST_TWINS:
                 self._twins.clear()
             self._twins[rest, policy] = rule

@@ -60,3 +60,9 @@ def test_a_name_that_is_no_text_is_no_twins(rules: Rules, name: str) -> None:
     rules.rule_of(row_of("a"))
     with pytest.raises(DecodeError, match="lone surrogates"):
         rules.rule_of(row_of(name))
+
+
+def test_a_definition_that_is_too_long_is_no_twins(rules: Rules) -> None:
+    rules.rule_of(row_of("a"))
+    with pytest.raises(DecodeError, match="characters of JSON"):
+        rules.rule_of(row_of("a" * 1_100_000))
