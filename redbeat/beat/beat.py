@@ -531,7 +531,9 @@ class Beat:
         Redis looks while this beat decides about the rest.
         """
         has_more = reply.next is not None and reply.next <= reply.now
-        if not has_more or not FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
+        if self._turn.has_looked or not has_more:
+            return None
+        if not FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
             return None
         if not self._suspects.is_idle or self.sync.statics.unwritten or self._broker.failures:
             return None

@@ -111,9 +111,9 @@ class Rules:
     def _make(self, key: str, definition: str, policy: str) -> Rule:
         name = key[len(self._conf.key_prefix) :]
         begin, rest = f'{{"name": {quoted(name)}, ', ""
-        may_be_twin = self._conf.shards == 1 and self._entry_class is RedBeatSchedulerEntry
-        may_be_twin = may_be_twin and len(definition) <= LONGEST_TWIN
-        if may_be_twin and definition.startswith(begin) and name not in self.statics:
+        has_twins = self._conf.shards == 1 and self._entry_class is RedBeatSchedulerEntry
+        is_usual = len(definition) <= LONGEST_TWIN and definition.startswith(begin)
+        if has_twins and is_usual and name not in self.statics:
             rest = definition[len(begin) :]
             twin = self._twins.get((rest, policy))
             if twin is not None and name and (name.isascii() or is_valid_text(name)):

@@ -150,6 +150,11 @@ class Turn:
         (reply, sent_at), self._looked = self._looked, NO_LOOK
         return reply if self._clock() - sent_at < LONGEST_AHEAD else None
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether :meth:`looked` has a reply already, so that another look would be for nothing."""
+        return self._looked[0] is not None
+
     def forget_look(self) -> None:
         """Do not use the reply to the look that :meth:`send` sent: its rows stay due."""
         self._looks_ahead, self._looked = False, NO_LOOK

@@ -105,6 +105,26 @@ def test_redis_looks_ahead_while_a_beat_decides(
     assert not world.client.exists(".redbeat::hands")
 
 
+@only("world", [ONE], indirect=True)
+def test_redis_looks_ahead_once_for_the_rows_of_a_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "MOST_BYTES", 1)  # a turn goes out after each message
+    monkeypatch.setattr(turn, "LONGEST_AHEAD", 1000.0)
+    monkeypatch.setattr(turn, "FAR", math.inf)
+    beat = world.beat()
+    beat.tick()
+    looks: list[Look] = []
+    beat.store.before.append(lambda request: looks.append(request.look) if request.look else None)
+    for number in range(330):
+        world.put(f"e{number}", every=3600.0)
+
+    run_until_idle(beat)
+
+    assert len({message.id for message in world.messages}) == len(world.messages) == 330
+    assert 1 <= len([look for look in looks if look.in_hand]) <= 3
+
+
 def test_celery_makes_few_of_many_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     beat = world.beat()
     monkeypatch.setattr(message, "ONE_IN", math.inf)  # no message is compared by chance
