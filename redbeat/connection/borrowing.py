@@ -10,16 +10,27 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
 
 from .cluster import server_errors
+from .retrying import RetryingConnection
 
 
 def replies_to(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the replies to commands, as bytes, or the error in their place. One round trip."""
-    pipe = client.pipeline(transaction=False)
-    for command in commands:
-        pipe.execute_command(*command, **{NEVER_DECODE: True})
-    with server_errors():
-        replies: list[Any] = pipe.execute(raise_on_error=False)
-    return replies
+    """Return the replies to commands, as bytes, or the error in their place. One round trip.
+
+    Retries all commands, if ``client`` retries commands.
+    """
+    commands = list(commands)
+
+    def execute() -> list[Any]:
+        pipe = client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command, **{NEVER_DECODE: True})
+        with server_errors():
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
+    if isinstance(client, RetryingConnection):
+        return client.call(f"pipeline of {len(commands)} commands", execute)
+    return execute()
 
 
 def connection_of(pool: Any, command: str) -> Any:

@@ -1,14 +1,14 @@
-"""A Redis client that retries commands, pipelines, scripts, locks and scans."""
+"""A Redis client that retries commands, scripts, locks and scans."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis import exceptions
-from tenacity import RetryCallState, Retrying, retry_if_exception
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_never
 from tenacity.wait import wait_random_exponential
 
 from redbeat.printing import get_logger
@@ -17,9 +17,6 @@ logger = get_logger("celery.beat")
 
 
 T = TypeVar("T")
-
-#: The arguments and the options of a command.
-Command: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 #: Errors after which a retry can succeed, because their cause may be temporary. That a server is
 #: loading its data, and that no Sentinel knows a master, are connection errors too.
@@ -34,7 +31,7 @@ RETRIABLE: Final = (
 PERMANENT: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
 # Methods that send several commands; the client retries each command separately.
-_COMPOUND: Final = frozenset({"lock", "register_script", "transaction"})
+_COMPOUND: Final = frozenset({"lock", "register_script"})
 
 
 def is_retriable(error: BaseException) -> bool:
@@ -45,8 +42,8 @@ def is_retriable(error: BaseException) -> bool:
 class RetryingConnection:
     """A client that retries failed commands for ``retry_period`` seconds, or forever if it is -1.
 
-    Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
-    ``*_iter`` scans are retried. ``pubsub`` and pipelines that watch keys are not retried. The
+    Commands, scripts (``register_script``), locks (``lock``), ``transaction`` and ``*_iter`` scans
+    are retried. ``pubsub`` and pipelines are not retried; use :meth:`call` for a pipeline. The
     error of the last attempt is raised unchanged. A command may run twice, because the client also
     retries a command whose reply was lost. Attributes that ``RetryingConnection`` does not define
     come from the wrapped client.
@@ -89,50 +86,6 @@ class RetryingConnection:
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
-    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a pipeline whose ``execute()`` is retried, unless the pipeline watches keys.
-
-        The values of watched keys may have changed.
-        """
-        pipeline = self.wrapped_connection.pipeline(*args, **kwargs)
-        queue, commands = pipeline.execute_command, list[Command]()
-
-        def execute_command(*args: Any, **options: Any) -> Any:
-            result = queue(*args, **options)
-            if result is pipeline:
-                commands.append((args, options))
-            return result
-
-        pipeline.execute_command = execute_command
-        pipeline.execute = partial(self._execute, pipeline, commands, queue, pipeline.execute)
-        return pipeline
-
-    def _execute(
-        self,
-        pipeline: Any,
-        commands: list[Command],
-        queue: Callable[..., Any],
-        execute: Callable[[bool], Any],
-        raise_on_error: bool = True,
-    ) -> Any:
-        """Execute a pipeline of redis-py, which forgets its commands even if that fails."""
-        queued = commands[len(commands) - len(pipeline) :]
-        commands.clear()
-        if getattr(pipeline, "watching", False):
-            return execute(raise_on_error)
-        names = ("scripts", "explicit_transaction")
-        state = {name: value for name, value in vars(pipeline).items() if name in names}
-
-        def attempt() -> Any:
-            pipeline.reset()
-            vars(pipeline).update(state)
-            for args, options in queued:
-                queue(*args, **options)
-            return execute(raise_on_error)
-
-        noun = "command" if len(queued) == 1 else "commands"
-        return self.call(f"pipeline of {len(queued)} {noun}", attempt)
-
     def call(self, command: str, function: Callable[[], T]) -> T:
         """Call ``function`` with retries, and return its result.
 
@@ -140,8 +93,11 @@ class RetryingConnection:
         """
         retrying = Retrying(
             sleep=self._sleep,
-            stop=self._stop,
-            wait=self._wait,
+            stop=stop_never if self.retry_period < 0 else stop_after_delay(self.retry_period),
+            # Random waits spread the load when many clients reconnect to a restarted server.
+            wait=wait_random_exponential(
+                multiplier=2 * self.RETRY_MIN_WAIT, max=self.RETRY_MAX_WAIT, min=self.RETRY_MIN_WAIT
+            ),
             retry=retry_if_exception(is_retriable),
             before_sleep=partial(_log_attempt, command),
             reraise=True,
@@ -151,21 +107,6 @@ class RetryingConnection:
     def _command(self, name: str, method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         command = str(args[0]) if name == "execute_command" and args else name
         return self.call(command.upper(), partial(method, *args, **options))
-
-    def _stop(self, state: RetryCallState) -> bool:
-        return self.retry_period >= 0 and self._remaining(state) <= 0
-
-    def _wait(self, state: RetryCallState) -> float:
-        # Random waits spread the load when many clients reconnect to a restarted server.
-        backoff = wait_random_exponential(
-            multiplier=2 * self.RETRY_MIN_WAIT, max=self.RETRY_MAX_WAIT, min=self.RETRY_MIN_WAIT
-        )(state)
-        return backoff if self.retry_period < 0 else max(0.0, min(backoff, self._remaining(state)))
-
-    def _remaining(self, state: RetryCallState) -> float:
-        # A fake ``sleep`` takes no real time, so the sum of all waits (``idle_for``) also counts.
-        spent = max(state.seconds_since_start or 0.0, state.idle_for)
-        return self.retry_period - spent
 
 
 def _log_attempt(command: str, state: RetryCallState) -> None:

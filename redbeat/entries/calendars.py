@@ -13,6 +13,7 @@ from redbeat.config import key_aside
 from redbeat.entries.changes import apply
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.commands import ask
 from redbeat.storage.keys import naming_wrong_types
 from redbeat.storage.rows import Change, new_mark
 from redbeat.storage.store import Store
@@ -106,8 +107,10 @@ def delete(store: Store, name: str) -> bool:
     existed = False
     for part in store.parts:
         prefix = part.keys.prefix
-        with part.client.pipeline(transaction=False) as pipe:  # users have no right to MULTI
-            pipe.hdel(key_aside(prefix, CALENDAR_TEXTS), name)
-            pipe.set(key_aside(prefix, CALENDAR_VERSION), new_mark())
-            existed = bool(pipe.execute()[0]) or existed
+        deleted, _ = ask(
+            part.client,
+            ("HDEL", key_aside(prefix, CALENDAR_TEXTS), name),
+            ("SET", key_aside(prefix, CALENDAR_VERSION), new_mark()),
+        )
+        existed = bool(deleted) or existed
     return existed
