@@ -23,10 +23,9 @@ MODULES: Final = {
     "import_export": ("export", "import"),
     "operate": ("delete", "pause", "resume", "trigger"),
     "prefixes": ("migrate-prefix", "shard"),
+    "runs": ("simulate", "timeline", "upcoming"),
     "show": ("history", "list", "show"),
-    "simulate": ("simulate",),
     "status": ("doctor", "status"),
-    "timeline": ("timeline", "upcoming"),
     "web": ("web",),
 }
 

@@ -72,10 +72,6 @@ def test_simulate_compares_with_other_rules(run: Run) -> None:
     assert changes == ["same", "added", "same", "added"]
     (entry,) = run("simulate", "n", *BERLIN, "--timezone", "UTC", "--json").json[0]["entries"]
     assert (entry["same"], entry["removed"], entry["added"]) == (0, 2, 2)
-    drawn = run(*arguments, "--timeline")
-    assert [line.split()[0] for line in drawn.lines[1:3]] == ["n", "n"]
-    assert "(after)" in drawn.lines[2]
-    assert "clocks go forward" in drawn.lines[-1]
 
 
 def test_simulate_compares_with_a_hashed_crontab(run: Run, make: Make) -> None:
@@ -152,7 +148,7 @@ def test_wrong_options_of_simulate(run: Run, arguments: tuple[str, ...], message
     assert message in ran.err
 
 
-@pytest.mark.parametrize("output", [(), ("--json",), ("--timeline",)])
+@pytest.mark.parametrize("output", [(), ("--json",)])
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
 def test_simulate_at_the_ends_of_the_range(
     run: Run, app: Celery, make: Make, zone: str, output: tuple[str, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
@@ -12,7 +11,6 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry, Schedule, clocked
 from redbeat.cli.command import EX_NOT_FOUND
-from redbeat.cli.timeline import ASCII_BARS, bars
 from redbeat.management import forecast
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -66,43 +64,25 @@ def test_wrong_options_of_upcoming_are_refused(run: Run, options: list[str]) -> 
     assert f"for example: {'--number 20' if '-n' in options else '--until'}" in ran.err
 
 
-def test_a_column_of_several_minutes_shows_the_busiest() -> None:
-    assert bars([1, 12, 1, 3], 1, ASCII_BARS) == ".@.:"
-    assert bars([1, 1, 1, 2], 2, " 12") == "12"
-
-
-def test_the_timeline_draws_an_hour_of_minutes(
-    run: Run, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "90")
+def test_the_timeline_counts_the_runs_of_an_hour(run: Run, make: Make) -> None:
     make("every-five", crontab(minute="*/5"))
-    make("a-name-that-is-longer-than-the-room-for-it", crontab(minute="*/30"))
+    make("half-hourly", crontab(minute="*/30"))
     make("daily", 86400)
-    ran = run("timeline")
-    axis, *rows, load, legend = ran.lines
-    half, five = sorted(rows)
-    assert axis.count(":") == 6
-    assert five.startswith("every-five ")
-    assert five.count("|") in (12, 13)  # 13 if a full hour is in the first and last column
-    assert half.startswith("a-name-that-is-longer-t~ ")
-    assert half.count("|") in (2, 3)
-    assert load.startswith("per minute ")
-    assert load.count("█") == half.count("|")
-    assert legend.startswith("Each column is 1 min; ")
-    assert all(len(line) <= 90 for line in ran.lines)
+    titles, *rows, busiest = run("timeline").lines
+    assert titles.split() == ["NAME", "RUNS"]
+    assert {name: int(runs) for name, runs in map(str.split, sorted(rows))} == {
+        "every-five": 12,
+        "half-hourly": 2,
+    }
+    assert busiest.startswith("14 runs, 2 in the busiest minute, from ")
 
 
-def test_the_timeline_of_a_day_fits_into_a_narrow_terminal(
-    run: Run, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+def test_the_timeline_has_as_many_rows_as_asked_for(run: Run, make: Make) -> None:
     for number in range(5):
         make(f"entry-{number}", 3600)
     ran = run("timeline", "--span", "1d", "--limit", "3")
     assert "and 2 more entries" in ran.lines
     assert len([line for line in ran.lines if line.startswith("entry-")]) == 3
-    assert "Each column is 1 h;" in ran.lines[-1]
-    assert all(len(line) <= 60 for line in ran.lines[:-1])
 
 
 def test_the_timeline_as_json(run: Run, make: Make) -> None:
@@ -130,7 +110,8 @@ def test_a_timeline_of_more_than_100000_runs_is_complete(
     ran = run("timeline", "--span", span)
     assert ran.err == ""
     assert [line.split()[0] for line in ran.lines[1:3]] == ["often", "hourly"]
-    assert f"; {2 * seconds + seconds // 3600} runs, 121 in the busiest minute" in ran.lines[-1]
+    runs = 2 * seconds + seconds // 3600
+    assert ran.lines[-1].startswith(f"{runs} runs, 121 in the busiest minute")
     (found,) = run("timeline", "--span", span, "--json").json
     assert len(found["per_minute"]) in (seconds // 60, seconds // 60 + 1)
     assert {entry["name"]: (entry["count"], entry["runs"]) for entry in found["entries"]} == {
@@ -155,17 +136,7 @@ def test_a_timeline_of_too_many_entries_says_so(
     assert "are in the timeline" in ran.err
 
 
-def test_the_axis_of_a_week_has_days(run: Run, make: Make) -> None:
-    make("daily", 86_400)
-    axis, row, *_ = run("timeline", "--span", "1w").lines
-    days = re.findall(r"[A-Z][a-z]{2}(?= \d\d:\d\d)", axis)
-    assert set(days) <= {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"}
-    assert len(set(days)) >= 3
-    assert row.count("|") == 7
-
-
 def test_a_timeline_with_a_single_run_has_no_plural(run: Run, make: Make) -> None:
     make("once", clocked(datetime.now(timezone.utc) + timedelta(minutes=30)))
     last = run("timeline").lines[-1]
-    assert "; 1 run, at " in last
-    assert "runs" not in last
+    assert last.startswith("1 run, 1 in the busiest minute, from ")

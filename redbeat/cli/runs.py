@@ -1,28 +1,28 @@
-"""The command ``celery redbeat simulate``."""
+"""The commands ``celery redbeat upcoming``, ``timeline`` and ``simulate``."""
 
 from __future__ import annotations
 
 import sys
 from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import chain
 from typing import Any, Final
 
 import click
 
-from redbeat.calendar.zones import zone_key
+from redbeat.calendar.zones import UTC, zone_key
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError
-from redbeat.management import forecast
-from redbeat.presentation import describe, text
+from redbeat.management import as_json, forecast
+from redbeat.presentation import text
+from redbeat.presentation.describe import iso
+from redbeat.printing import plural
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
-from . import completion, import_export
+from . import import_export
 from .command import EX_UNREADABLE, Console, command, failure
+from .completion import entry_names
 from .entry_options import as_option_errors, schedule_options, table_from
-from .options import INSTANT, not_found, option, option_error
-from .timeline import draw
+from .options import INSTANT, SECONDS, load, not_found, option, option_error
 
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {
@@ -34,12 +34,92 @@ MARKS: Final = {
 #: The name of the file format of the commands ``plan`` and ``apply``.
 PLAN: Final = "plan"
 
-#: Maximum number of rows of a timeline.
-MAX_ROWS: Final = 40
+
+@command("upcoming")
+@click.argument("name", required=False, shell_complete=entry_names)
+@option(
+    "-n",
+    "--number",
+    type=click.IntRange(1),
+    default=20,
+    help="Maximum number of runs to print.",
+)
+@option(
+    "--until",
+    type=INSTANT,
+    example="2026-12-31T09:00",
+    help="Print no run after this time (ISO 8601).",
+)
+def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
+    """Show the next runs of all entries, or of the entry NAME.
+
+    A run is due at its scheduled time plus the offsets of spread and jitter.
+    """
+    if name is None:
+        runs = console.schedule.upcoming(number, until=until)
+    else:
+        entry = load(console, name)
+        if not entry.enabled:
+            problem = "the runs take place only if you resume the entry first"
+            console.warn(f"{name} is paused: {problem}")
+        runs = [(at, name) for at in entry.upcoming(number) if until is None or at <= until]
+    console.items(
+        runs,
+        lambda run: as_json.upcoming_json(*run),
+        (f"DUE ({console.zone})", "NAME"),
+        lambda run: (console.time(run[0]), run[1]),
+        "No upcoming runs",
+    )
+
+
+@command("timeline")
+@option(
+    "--span",
+    type=SECONDS,
+    default="1h",
+    example="1d",
+    help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
+)
+@option(
+    "--pattern",
+    metavar="GLOB",
+    default="*",
+    help="Count only the runs of entries whose name matches this pattern.",
+)
+@option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    help="Maximum number of rows. The busiest minute also counts entries without a row.",
+)
+def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
+    """Show the number of upcoming runs of each entry, and the busiest minute."""
+    now = datetime.now(UTC)
+    minutes = forecast.minutes_between(now, now + timedelta(seconds=span))
+    found = console.schedule.load(minutes, pattern, totals=True)
+    if console.as_json:
+        console.emit(as_json.timeline_json(minutes, found))
+    elif found.entries:
+        totals = [(name, str(sum(counts))) for name, counts in found.entries.items()]
+        console.table(("NAME", "RUNS"), totals[:limit])
+        if totals[limit:]:
+            console.write(f"and {plural(len(totals) - limit, 'more entry', 'more entries')}")
+        _write_busiest(console, found)
+    else:
+        console.note("No upcoming runs")
+    if not found.complete:
+        most = f"{forecast.MAX_LOADED:,}"
+        console.warn(f"only the {most} entries that are due first are in the timeline")
+
+
+def _write_busiest(console: Console, found: forecast.Load) -> None:
+    most = max(found.counts)
+    at = console.when(found.start + found.counts.index(most) * found.length)
+    console.write(f"{plural(sum(found.counts), 'run')}, {most} in the busiest minute, from {at}")
 
 
 @command("simulate")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.entry_names)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names)
 @option(
     "--from",
     "since",
@@ -69,7 +149,6 @@ MAX_ROWS: Final = 40
     default=PLAN,
     help="Format of FILE.",
 )
-@option("--timeline", is_flag=True, help="Draw a timeline of the runs instead of a list.")
 @schedule_options
 def simulate(
     console: Console,
@@ -78,7 +157,6 @@ def simulate(
     until: datetime,
     file: str | None,
     file_format: str,
-    timeline: bool,
     **values: Any,
 ) -> None:
     """Show which runs took place, or will take place, in a period.
@@ -93,18 +171,13 @@ def simulate(
     changes = _changes(console, names, file, file_format, values)
     wanted = list(names) or (None if file is None else list(changes))
     try:
-        found = console.schedule.simulate(since, until, wanted, changes)
+        with as_option_errors(console.ctx):
+            found = console.schedule.simulate(since, until, wanted, changes)
     except KeyError as error:
         raise not_found(console, str(error.args[0])) from None
-    except InvalidEntryError as error:
-        if error.field != "since":
-            raise
-        raise option_error(console.ctx, "since", error.problem) from error
     _warn(console, names, found, until)
     if console.as_json:
         console.emit(_json(found))
-    elif timeline:
-        _draw(console, found)
     else:
         _print(console, found)
 
@@ -222,13 +295,13 @@ def _clock_text(change: forecast.ClockChange, zone: str) -> str:
 
 def _json(found: forecast.Simulation) -> dict[str, Any]:
     return {
-        "since": describe.iso(found.since),
-        "until": describe.iso(found.until),
+        "since": iso(found.since),
+        "until": iso(found.until),
         "complete": found.complete,
         "clock_changes": [
             {
                 "zone": zone,
-                "at": describe.iso(change.at),
+                "at": iso(change.at),
                 "utc_offset_before": _offset(change.offset_before),
                 "utc_offset_after": _offset(change.offset_after),
             }
@@ -248,29 +321,11 @@ def _entry_json(name: str, entry: forecast.EntrySimulation) -> dict[str, Any]:
     fields.update(entry.count())
     fields["runs"] = [
         {
-            "scheduled_at": describe.iso(run.scheduled_at),
+            "scheduled_at": iso(run.scheduled_at),
             "local": text.in_zone(run.scheduled_at, entry.zone).isoformat(),
-            "due_at": describe.iso(run.due_at),
+            "due_at": iso(run.due_at),
             "change": change,
         }
         for run, change in entry.runs()
     ]
     return fields
-
-
-def _draw(console: Console, found: forecast.Simulation) -> None:
-    """Draw a row for each entry, and a second row for an entry whose rules change."""
-    rows: dict[str, list[datetime]] = {}
-    for name, entry in found.entries.items():
-        rows[name] = [run.scheduled_at for run in entry.before]
-        if entry.after is not None:
-            rows[f"{name} (after)"] = [run.scheduled_at for run in entry.after]
-    rows = {name: runs for name, runs in rows.items() if runs}
-    if not rows:
-        console.note("No runs in this period")
-        return
-    minutes = forecast.minutes_between(found.since, found.until)
-    load = minutes.count(chain.from_iterable(rows.values()))
-    draw(console, minutes, load, rows, forecast.Periods.count, MAX_ROWS)
-    for zone, change in _clock_changes(found):
-        console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")
