@@ -63,8 +63,9 @@ def _open(path: str) -> IO[bytes]:
         raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
-#: Maximum number of problems to print.
+#: Maximum number of problems to print of an export, and of an import.
 MAX_PRINTED: Final = 20
+MAX_PROBLEMS: Final = 100
 
 #: A warning for users who import the exported entries into RedBeat 2.
 ROLLBACK: Final = (
@@ -195,23 +196,23 @@ def import_(
     note = partial(apply.print_change, console) if dry_run else None
     skip = partial(_print_problem, console) if skip_invalid else None
     warnings = checks.NameWarnings(console)
-    with importing.Importer(console.schedule, on_conflict, note, skip) as importer:
-        try:
-            # Lines about entries would break a progress bar.
-            quiet = dry_run or skip_invalid
-            with nullcontext() if quiet else progress(console, "Checking", None) as advance:
-                importer.check(incoming, advance, warnings.check)
-        except UnreadableSourceError as error:
-            raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
-        _fail_on_problems(console, importer, source_name)
-        warnings.show()
-        if not dry_run:
-            to_write = importer.written["created"] + importer.written["changed"]
-            with progress(console, "Importing", to_write) as advance:
-                importer.write(advance)
-        if prune:
-            importer.prune(dry_run)
-    _report(console, importer.written, importer.problems.skipped, dry_run)
+    importer = importing.Importer(console.schedule, on_conflict, note, skip)
+    try:
+        # Lines about entries would break a progress bar.
+        quiet = dry_run or skip_invalid
+        with nullcontext() if quiet else progress(console, "Checking", None) as advance:
+            importer.check(incoming, advance, warnings.check)
+    except UnreadableSourceError as error:
+        raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
+    _fail_on_problems(console, importer, source_name)
+    warnings.show()
+    if not dry_run:
+        to_write = importer.written["created"] + importer.written["changed"]
+        with progress(console, "Importing", to_write) as advance:
+            importer.write(advance)
+    if prune:
+        importer.prune(dry_run)
+    _report(console, importer.written, importer.skipped, dry_run)
 
 
 def _source(
@@ -240,12 +241,12 @@ def _print_problem(console: Console, problem: Problem) -> None:
 def _fail_on_problems(console: Console, importer: importing.Importer, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
     for found in (importer.problems, importer.conflicts):
-        if not found.count:
+        if not found:
             continue
-        for problem in found.kept:
+        for problem in found[:MAX_PROBLEMS]:
             _print_problem(console, problem)
-        verb = "is" if found.count == 1 else "are"
-        some = f"{plural(found.count, 'entry', 'entries')} of {source_name} {verb}"
+        verb = "is" if len(found) == 1 else "are"
+        some = f"{plural(len(found), 'entry', 'entries')} of {source_name} {verb}"
         if found is importer.problems:
             message = f"Nothing was written: {some} invalid; --skip-invalid imports the others"
             raise failure(message, EX_FAILED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -131,49 +131,48 @@ def change_all(
     keys: Iterable[str],
     change_of: Callable[[Row, float], Change | None],
     skip: tuple[type[Exception], ...] = (),
+    new: bool = False,
 ) -> dict[str, Row]:
     """Change entries, and return what is stored then, by key.
 
     ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done. An
-    entry for which it raises an error of ``skip`` is left out, like one that does not exist.
+    entry for which it raises an error of ``skip`` is left out. So is one that does not exist,
+    unless ``new`` is true.
     """
     done: dict[str, Row] = {}
     for batch in batches(dict.fromkeys(keys)):
-        done.update((row.key, row) for row in _changed(store, batch, change_of, skip))
+        page = store.read(batch)
+        left, now = [shown.stored for shown in page.rows], page.now
+        for attempt in range(changes.ATTEMPTS + 1):
+            left = [row for row in left if new or row.definition is not None]
+            if left and attempt == changes.ATTEMPTS:
+                raise ConflictError(store.keys.name_of(left[0].key))
+            made: list[tuple[Row, Change]] = []
+            for row in left:
+                with suppress(*skip):
+                    change = change_of(row, now)
+                    done[row.key] = row
+                    if change is not None:
+                        made.append((row, change))
+            left, now = _try(store, made, done) if made else ([], now)
     return done
 
 
-def _changed(
-    store: Store,
-    keys: Sequence[str],
-    change_of: Callable[[Row, float], Change | None],
-    skip: tuple[type[Exception], ...],
-) -> Iterator[Row]:
-    page = store.read(keys)
-    found, now = _found_in(shown.stored for shown in page.rows), page.now
-    for attempt in range(changes.ATTEMPTS + 1):
-        rows, made = list[Row](), list[Change]()
-        for row in found:
-            if attempt == changes.ATTEMPTS:
-                raise ConflictError(store.keys.name_of(row.key))
-            with suppress(*skip):
-                change = change_of(row, now)
-                if change is None:
-                    yield row
-                else:
-                    rows.append(row)
-                    made.append(change)
-        if not made:
-            return
-        reply = changes.apply(store, made)
-        for row, change, answer in zip(rows, made, reply.answers, strict=True):
-            if answer.word == words.DONE:
-                yield changes.after(row, change)
-        found, now = _found_in(answer.row for answer in reply.answers), reply.now
+def _try(
+    store: Store, made: Sequence[tuple[Row, Change]], done: dict[str, Row]
+) -> tuple[list[Row], float]:
+    """Make changes, and put what is stored then into ``done``.
 
-
-def _found_in(rows: Iterable[Row | None]) -> list[Row]:
-    return [row for row in rows if row is not None and row.definition is not None]
+    Returns the rows that differ from those that were changed, and the time of Redis.
+    """
+    reply, left = changes.apply(store, [change for _, change in made]), list[Row]()
+    for (row, change), answer in zip(made, reply.answers, strict=True):
+        if answer.word == words.DONE:
+            done[row.key] = changes.after(row, change)
+        else:
+            del done[row.key]
+            left.append(answer.row or Row(row.key, problem=answer.why))
+    return left, reply.now
 
 
 # -- delete ----------------------------------------------------------------------------------------

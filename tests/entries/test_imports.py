@@ -23,11 +23,11 @@ pytestmark = pytest.mark.standalone
 
 def imported(world: World, entry: Any, meanwhile: Hook = nothing, **parts: Any) -> None:
     """Import an entry; call ``meanwhile`` between the check and the write."""
-    with Importer(Schedule(world.app), "replace") as importer:
-        importer.check([Incoming("line 1", entry, **parts)])
-        assert importer.problems.kept == []
-        meanwhile()
-        importer.write()
+    importer = Importer(Schedule(world.app), "replace")
+    importer.check([Incoming("line 1", entry, **parts)])
+    assert importer.problems == []
+    meanwhile()
+    importer.write()
 
 
 def test_an_imported_entry_has_the_history_and_the_pause_of_its_file(world: World) -> None:

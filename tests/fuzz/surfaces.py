@@ -827,13 +827,10 @@ class Files(Surface):
         else:
             path.write_bytes(content)
         source = read_source(file_format, world.schedule, str(path), io.BytesIO())
-        with (
-            Importer(world.schedule, "replace") as importer,
-            suppress(UnreadableSourceError),
-            warnings_ignored(),
-        ):
+        importer = Importer(world.schedule, "replace")
+        with suppress(UnreadableSourceError), warnings_ignored():
             importer.check(source)
-            if not importer.problems.count:
+            if not importer.problems:
                 importer.write()
 
 

@@ -73,14 +73,14 @@ def importing_app(redis_server: RedisServer) -> Iterator[Celery]:
 def outcome(app: Celery, source: Iterator[Incoming], where: str) -> None:
     """Import a source; assert that each problem has a place, a field and a short, safe text."""
     unreadable = ""
-    with Importer(Schedule(app), "replace") as importer:
-        try:
-            importer.check(source)
-            importer.write()
-        except UnreadableSourceError as error:
-            unreadable = str(error)
+    importer = Importer(Schedule(app), "replace")
+    try:
+        importer.check(source)
+        importer.write()
+    except UnreadableSourceError as error:
+        unreadable = str(error)
     assert len(unreadable) < MAX_PROBLEM
-    for problem in importer.problems.kept:
+    for problem in importer.problems:
         assert re.match(where, problem.where), problem
         assert re.match(r".{1,200}?: \S", problem.text), problem.text
         assert len(problem.where) + len(problem.text) < MAX_PROBLEM
