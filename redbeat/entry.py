@@ -31,7 +31,6 @@ from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Expected, Plan, Run
 from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
-from redbeat.entries.lazy import restore_lazy
 from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.runs import TRIGGERED, Occurrence
@@ -310,7 +309,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         stored = _decoded(cls, "definition", definition)
         arguments = definitions.decode_policy(policy, stored, cls.foreign_fields)
-        restore_lazy(arguments, policy)
         texts, pause = (definition, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
@@ -704,11 +702,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError(policy.field_of_reports, problem)
         definitions.check_excluded(self.schedule, policy)
         self.check_allowed()
-        text, paths = definitions.definition_text(self.definition(), self.is_static)
+        text = definitions.definition_text(self.definition(), self.is_static)
         check_destinations(self.app, self.options)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
-        return text, definitions.encode_policy(self.schedule, policy, paths)
+        return text, definitions.encode_policy(self.schedule, policy)
 
     def checked_texts(self) -> Texts:
         """Return the definition and policy to store; raises :exc:`InvalidEntryError`.

@@ -7,11 +7,13 @@ The table :data:`TYPES` maps each class whose objects can be stored to a :class:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from celery.beat import BeatLazyFunc
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil._common import weekday as base_weekday
@@ -516,6 +518,36 @@ RRULE: Final = StoredType(
 WEEKDAY: Final = StoredType("weekday", _encode_weekday, _decode_weekday, ("wkday",), ("n",))
 
 
+# -- functions of beat_schedule --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LazyArgument:
+    """A lazy argument that was loaded from Redis; only the name of its function is known."""
+
+    function: str
+
+
+def function_of(lazy: BeatLazyFunc | LazyArgument) -> str:
+    """Return the name of the function of a lazy argument."""
+    if isinstance(lazy, LazyArgument):
+        return lazy.function
+    function = lazy._func
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def _encode_lazy(lazy: BeatLazyFunc | LazyArgument) -> dict[str, Any]:
+    return {"function": function_of(lazy)}
+
+
+def _decode_lazy(tagged: Tagged) -> LazyArgument:
+    return LazyArgument(str(tagged["function"]))
+
+
+LAZY: Final = StoredType("lazy", _encode_lazy, _decode_lazy, ("function",))
+
+
 # -- dicts that look like tagged dicts -------------------------------------------------------------
 
 
@@ -546,6 +578,8 @@ TYPES: Final[dict[type, StoredType]] = {
     clocked: StoredType("clocked", clocked.fields, _decode_clocked, ("clocked_time",)),
     weekday: WEEKDAY,
     base_weekday: WEEKDAY,
+    BeatLazyFunc: LAZY,
+    LazyArgument: LAZY,
 }
 
 BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}

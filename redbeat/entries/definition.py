@@ -18,7 +18,7 @@ from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.rule import rrule, with_zones, zone_extension
 from redbeat.settings import is_number
 
-from .lazy import Paths, hidden
+from .lazy import refuse_functions
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
@@ -162,8 +162,8 @@ FIELDS: dict[str, Check] = {
 REQUIRED = ("name", "task", "schedule")
 
 
-def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, Paths]:
-    """Return a definition as JSON to store, and the fields to add to the stored policy.
+def definition_text(definition: dict[str, Any], static: bool) -> str:
+    """Return a definition as JSON to store.
 
     Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
     of an invalid field.
@@ -171,11 +171,12 @@ def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, Path
     if type(definition.get("enabled", True)) is not bool:
         with suppress(Exception):  # some classes, such as arrays, are neither true nor false
             definition = {**definition, "enabled": bool(definition["enabled"])}
-    definition, lazy = hidden(definition, static)
+    if not static:
+        refuse_functions(definition)
     options = stored_options(definition.get("options"))
     if options is not definition.get("options"):
         definition = {**definition, "options": options}
-    return encode_definition(definition), lazy
+    return encode_definition(definition)
 
 
 def encode_definition(definition: dict[str, Any]) -> str:
@@ -255,15 +256,14 @@ def warn_if_too_short(name: Any, value: Any) -> None:
         )
 
 
-def encode_policy(schedule: Any, policy: Policy = DEFAULT, paths: Paths | None = None) -> str:
+def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     """Return the policy as JSON to store, "" if all fields have their defaults.
 
-    ``paths`` is its field for lazy arguments. The policy is stored separately, because RedBeat 2
-    would refuse policy fields in a definition.
+    The policy is stored separately, because RedBeat 2 would refuse policy fields in a definition.
     """
-    if policy is DEFAULT and not (paths or isinstance(schedule, rrule)):
+    if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
-    extension = {**zone_extension(schedule), **policy.non_defaults(), **(paths or {})}
+    extension = {**zone_extension(schedule), **policy.non_defaults()}
     return encode(extension, "policy") if extension else ""
 
 

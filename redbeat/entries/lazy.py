@@ -1,83 +1,42 @@
 """Lazy arguments: functions (``BeatLazyFunc``) in ``beat_schedule`` that a beat calls for each run.
 
 Redis cannot store a function, so the stored definition contains a placeholder with the name of the
-function. The policy field ``lazy`` contains the paths to all placeholders in the definition. For
-each run, a beat calls the functions in its own ``beat_schedule`` at the paths of the placeholders.
+function. For each run, a beat calls the functions in its own ``beat_schedule`` at the paths of the
+placeholders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from celery.beat import BeatLazyFunc
 
-from redbeat.codec.types import TAG, path_text
-from redbeat.decoder import MAX_DEPTH, decode
-from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
-
-#: The name of the policy field for lazy arguments, and the type tag of their placeholders.
-FIELD: Final = "lazy"
-
-ARGUMENTS: Final = ("args", "kwargs")
+from redbeat.codec.types import LazyArgument, function_of, path_text
+from redbeat.codec.writers import MAX_DEPTH
+from redbeat.errors import InvalidEntryError, RedBeatError
 
 #: Types of values that contain no other values, and therefore no functions.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
-Paths = dict[str, list[Path]]
 
 
 class LazyArgumentError(RedBeatError):
     """Raised when this process cannot compute a lazy argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class LazyArgument:
-    """A lazy argument that was loaded from Redis; only the name of its function is known."""
+def refuse_functions(definition: Mapping[str, Any]) -> None:
+    """Raise :exc:`InvalidEntryError` if the arguments of a dynamic entry contain a function."""
 
-    function: str
-
-
-def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Paths]:
-    """Return a definition with placeholders for lazy arguments, and the ``lazy`` policy field.
-
-    Raises :exc:`InvalidEntryError` if an entry that is not ``static`` contains a function.
-    """
-    paths: list[Path] = []
-
-    def hide(value: Any, path: Path) -> Any:
-        if isinstance(value, BeatLazyFunc) and not static:
+    def refuse(value: Any, path: Path) -> Any:
+        if isinstance(value, BeatLazyFunc):
             problem = "only beat_schedule may use BeatLazyFunc; compute the value in the task"
             raise InvalidEntryError(path_text(path), problem)
-        paths.append(path)
-        return {TAG: FIELD, "function": _described(value)}
+        return value
 
-    inner = [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
-    walked = {name: _walk(definition[name], (name,), hide) for name in inner}
-    return ({**definition, **walked}, {FIELD: paths}) if paths else (definition, {})
-
-
-def restore_lazy(arguments: dict[str, Any], policy: str) -> None:
-    """Replace each placeholder with a :class:`LazyArgument`.
-
-    Raises :exc:`DecodeError` if a path in the policy does not exist in the constructor arguments.
-    """
-    paths = decode(policy, "policy").get(FIELD, []) if f'"{FIELD}"' in policy else []
-    try:
-        for first, *path in paths:
-            arguments[first] = _restore_at(arguments[first], path)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        problem = f"contains a path that the arguments do not have; remove this path ({error!r})"
-        raise DecodeError(f"policy.{FIELD}", problem) from error
-
-
-def _restore_at(value: Any, path: list[Any]) -> Any:
-    if not path:
-        return LazyArgument(str(value["function"]))
-    value[path[0]] = _restore_at(value[path[0]], path[1:])
-    return value
+    for name in ("args", "kwargs"):
+        _walk(definition.get(name), (name,), refuse)
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
@@ -121,7 +80,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     try:
         return argument()
     except Exception as error:
-        problem = f"{path_text(path)}: {_described(argument)} failed: {error!r}"
+        problem = f"{path_text(path)}: {function_of(argument)} failed: {error!r}"
         raise LazyArgumentError(problem) from error
 
 
@@ -144,11 +103,3 @@ def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     if all(changed[step] is item for step, item in inner.items()):
         return value
     return changed if isinstance(value, dict) else list(changed.values())
-
-
-def _described(value: BeatLazyFunc | LazyArgument) -> str:
-    if isinstance(value, LazyArgument):
-        return value.function
-    function = value._func
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"

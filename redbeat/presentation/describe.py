@@ -12,7 +12,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
-from redbeat.entries import decide, lazy, status
+from redbeat.entries import decide, status
 from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
@@ -115,8 +115,7 @@ def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     An entry that was never stored in Redis may have a value that JSON cannot represent. For a value
     that JSON cannot represent, the result contains the ``repr`` of the value.
     """
-    definition, _ = lazy.hidden(entry.definition(), static=True)
-    return {name: _plain(value) for name, value in definition.items()}
+    return {name: _plain(value) for name, value in entry.definition().items()}
 
 
 def _plain(value: Any) -> Any:

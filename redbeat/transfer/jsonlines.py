@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.codec.stored import object_in
 from redbeat.decoder import MAX_TEXT
-from redbeat.entries import changes, lazy, pauses, runs, state
+from redbeat.entries import changes, pauses, runs, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
@@ -45,7 +45,7 @@ FIELDS: Final = (
 )
 
 #: The fields that the policy in a line may have.
-POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", lazy.FIELD, pauses.FIELD)
+POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", pauses.FIELD)
 
 #: Maximum length of a line, in bytes.
 MAX_LINE: Final = 8 * MAX_TEXT

@@ -9,8 +9,9 @@ import pytest
 from celery.beat import BeatLazyFunc
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.lazy import LazyArgument, LazyArgumentError
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.codec.types import LazyArgument
+from redbeat.entries.lazy import LazyArgumentError
+from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
@@ -257,30 +258,6 @@ def test_an_entry_of_the_configuration_may_be_sent_by_hand(world: World) -> None
     assert run(world, scheduler) == ([[0]], {})
     scheduler.apply_async(scheduler.kept, producer=scheduler.producer, advance=False)
     assert scheduler.sent[-1].args == [[1]]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        '{"lazy": [["args", 5]]}',
-        '{"lazy": [["nowhere"]]}',
-        '{"lazy": [["schedule"]]}',
-        '{"lazy": 1}',
-        '{"lazy": [[]]}',
-        '{"lazy": [[["args"]]]}',
-        '{"lazy": [["args", 0, "x"]]}',
-    ],
-)
-def test_an_invalid_policy_is_quarantined(world: World, policy: str) -> None:
-    world.put("a", args=["x"])
-    world.client.hset(KEY, "policy", policy)
-    world.put("b")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.names == ["b"]
-    assert "policy.lazy: contains a path" in world.quarantine()[KEY]["reason"]
-    with pytest.raises(DecodeError):
-        RedBeatSchedulerEntry.from_key(KEY, world.app)
 
 
 def test_the_real_scheduler_sends_the_results(world: World) -> None:
