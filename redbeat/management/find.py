@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -133,9 +132,6 @@ SORTED: Final = 5_000
 #: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({status.PAUSED, status.FINISHED, status.QUARANTINED})
 
-#: A filter with all states also finds entries that are not in the sorted set.
-ALL_STATES: Final = frozenset(status.STATES)
-
 #: The score in cursors for entries that are not in the sorted set.
 OUTSIDE: Final = float("-inf")
 
@@ -156,9 +152,6 @@ CURSOR: Final = re.compile(
 )
 
 NO_CURSOR: Final = "is not a valid cursor; start with the first page"
-
-#: Number of arrays in which a :class:`KeySet` distributes its hashes.
-ARRAYS: Final = 65_536
 
 #: A member of the sorted set: the key of an entry and its score.
 Member = tuple[str, float]
@@ -270,31 +263,6 @@ def glob_of(pattern: str, fold: bool = False) -> str:
     return f"*{text}*" if text else "*"
 
 
-class KeySet:
-    """A set of keys that stores only a hash of each key, and so needs about 8 bytes per key.
-
-    The hashes have 64 bits. Among ten million keys, the probability that two keys have the same
-    hash is three in a million.
-    """
-
-    def __init__(self) -> None:
-        # An array is searched from its beginning, so each must be short.
-        self._arrays: dict[int, array[int]] = {}
-
-    def __contains__(self, key: str) -> bool:
-        number = hash(key)
-        return number in self._arrays.get(number % ARRAYS, ())
-
-    def add(self, key: str) -> bool:
-        """Add a key and return True, or return False if the set already contains the key."""
-        number = hash(key)
-        found = self._arrays.setdefault(number % ARRAYS, array("q"))
-        if number in found:
-            return False
-        found.append(number)
-        return True
-
-
 def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
     """Yield the pages of a schedule in due order, from a cursor to the end.
 
@@ -318,7 +286,8 @@ class Search:
         self._filters = filters
         #: The time of Redis at the last read, in UNIX seconds; 0 before the first read.
         self.now = 0.0
-        self._seen = KeySet()
+        #: The hashes of the keys that were read, which need less memory than the keys.
+        self._seen: set[int] = set()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
         #: Whether several pages were read: an entry may have moved to another page between two
@@ -331,18 +300,13 @@ class Search:
         if keys is not None:
             yield from map(self.read, batches(keys))
             return
-        if not self._filters.only_outside:
-            yield from self._scheduled()
-        yield from map(self.read, batches(self._outside()))
-
-    def _scheduled(self) -> Iterator[list[status.Record]]:
         if self._filters.only_parked:
             yield from map(self._new_records, self._walk(PARKED_START))
-            if self._filters.states == {status.FINISHED}:
-                return
-        yield from map(self._new_records, self._walk(None))
-        if self._moving:
-            yield from map(self.read, batches(self._missed()))
+        if self._filters.states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
+            yield from map(self._new_records, self._walk(None))
+            missed = self._missed() if self._moving else ()
+            yield from map(self.read, batches(missed))
+        yield from map(self.read, batches(self._outside()))
 
     def members(self) -> Iterator[Member]:
         """Yield the members that meet the conditions on name and static flag, in any order.
@@ -350,23 +314,21 @@ class Search:
         Takes one round trip per 2000 entries, and one more round trip if the filter has a condition
         on the static flag.
         """
-        filters, name_of, seen = self._filters, self.keys.name_of, KeySet()
+        filters, name_of, seen = self._filters, self.keys.name_of, set[int]()
         statics = set[str]() if filters.static is None else self._store.static_names()
-        for key, score in self._places(glob_of(filters.pattern or "", filters.fold)):
-            name = name_of(key)
+        scans = self._store.scan(glob_of(filters.pattern or "", filters.fold))
+        inside = () if filters.only_outside else chain.from_iterable(scans)
+        for key, score in chain(inside, ((key, OUTSIDE) for key in self._outside())):
+            name, number = name_of(key), hash(key)
             is_static = None if filters.static is None else name in statics
             if (
                 is_static is filters.static
                 and filters.matches(encodable(name), filters.pattern)
-                and seen.add(key)
+                and number not in seen
             ):
+                seen.add(number)
                 self.count += 1
                 yield key, score
-
-    def _places(self, glob: str) -> Iterator[Member]:
-        if not self._filters.only_outside:
-            yield from chain.from_iterable(self._store.scan(glob))
-        yield from ((key, OUTSIDE) for key in self._outside())
 
     def _outside(self) -> Iterator[str]:
         if not self._filters.seeks_outside:
@@ -388,40 +350,38 @@ class Search:
 
         Returns None if all entries must be read.
         """
-        glob = glob_of(self._filters.pattern or "")
-        found = [] if glob == "*" else list(islice(self._places(glob), MAX_MATCHES + 1))
-        if glob == "*" or len(found) > MAX_MATCHES:
+        if glob_of(self._filters.pattern or "") == "*":
             return None
-        members = dict(found).items()
-        return [key for key, _ in sorted(members, key=_due_order(self.keys.name_of, False))]
+        found = list(islice(self.members(), MAX_MATCHES + 1))
+        if len(found) > MAX_MATCHES:
+            return None
+        return [key for key, _ in sorted(found, key=_due_order(self.keys.name_of, False))]
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages from a cursor to the last page that can contain a match."""
         for page in pages_of(self._store, after):
             yield page
-            if page.after is None or (after is None and self._ends_at(score_in(page.after[0]))):
+            if page.after is None or not self._filters.admits_score(score_in(page.after[0])):
                 return
             self._moving = True
-
-    def _ends_at(self, score: float) -> bool:
-        """Return whether every entry from this score on was already read or cannot match."""
-        return not self._filters.admits_score(score) or (score < 0 and self._filters.only_parked)
 
     def _missed(self) -> Iterator[str]:
         """Yield the keys of entries that were not read because they moved to an earlier page."""
         for key, score in chain.from_iterable(self._store.scan()):
-            if self._filters.admits_score(score) and key not in self._seen:
+            if self._filters.admits_score(score) and hash(key) not in self._seen:
                 yield key
 
     def _new_records(self, page: Page) -> list[status.Record]:
         """Return the matching records of a page, without entries that were already read."""
         filters, name_of, self.now = self._filters, self.keys.name_of, page.now
+        new = {hash(row.key): row for row in page.rows}
         rows = [
             row
-            for row in page.rows
-            if self._seen.add(row.key)
+            for number, row in new.items()
+            if number not in self._seen
             and filters.admits(encodable(name_of(row.key)), row.static, row.score)
         ]
+        self._seen.update(new)
         found = _records(self._schedule, page._replace(rows=rows))
         return list(filter(filters.takes, found))
 
@@ -436,24 +396,18 @@ ORDERS: Final[dict[str, Callable[[status.Record], str]]] = {
 
 def in_order(
     schedule: Schedule, filters: Filter, order: str, limit: int | None = None
-) -> Iterator[status.Record]:
-    """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
+) -> list[status.Record]:
+    """Return the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
-    The names and keys are sorted in memory, at most about ``limit`` of them, and the entries are
-    read in sorted order. Entries that were deleted during the sort are omitted. Takes as many
-    round trips as :meth:`~redbeat.Schedule.records`, and one more per 500 entries of the result.
+    Only the records of the result are kept in memory. Takes as many round trips as
+    :meth:`~redbeat.Schedule.records`.
     """
-    value, search = ORDERS[order], Search(schedule, filters)
-    if order == "name" and filters._replace(pattern=None) in (Filter(), Filter(states=ALL_STATES)):
-        # The keys contain the names, so the entries need not be read to sort the names.
-        name_of = search.keys.name_of
-        places = (("", encodable(name_of(key)), key) for key, _ in search.members())
-    else:
-        found = chain.from_iterable(search.pages())
-        places = ((value(record), record.name, record.key) for record in found)
-    ordered = sorted(places) if limit is None else nsmallest(limit, places)
-    for batch in batches(key for _, _, key in ordered):
-        yield from Search(schedule, Filter()).read(batch)
+    found = chain.from_iterable(Search(schedule, filters).pages())
+
+    def position(record: status.Record) -> tuple[str, str]:
+        return ORDERS[order](record), record.name
+
+    return sorted(found, key=position) if limit is None else nsmallest(limit, found, position)
 
 
 def browse(
