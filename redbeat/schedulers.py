@@ -27,9 +27,10 @@ from redis.exceptions import LockNotOwnedError, RedisError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from redbeat.beat import broker, own_tick
+from redbeat.beat import broker
 from redbeat.beat.beat import Beat
 from redbeat.beat.lock import BeatLock
+from redbeat.beat.own_code import due_rows
 from redbeat.beat.parts import PartedBeat
 from redbeat.beat.publish import headers_of, options_of, publish
 from redbeat.beat.statics import Statics
@@ -747,7 +748,7 @@ class DueEntries(dict[str, Any]):
 
 
 def _due_rows(stores: Iterable[Store]) -> tuple[list[Row], float]:
-    found = [own_tick.due_rows(store) for store in stores]
+    found = [due_rows(store) for store in stores]
     return [row for rows, _ in found for row in rows], max(now for _, now in found)
 
 

@@ -120,7 +120,7 @@ ROOMS = {
 }
 
 #: The code that calls what users override, and the only modules that may import it.
-OWN_CODE, CALLERS = "redbeat.beat.own_code", {"beat/beat.py", "beat/own_tick.py", "schedulers.py"}
+OWN_CODE, CALLERS = "redbeat.beat.own_code", {"beat/beat.py", "schedulers.py"}
 
 
 def names_imported_by(path: Path) -> list[str]:

@@ -14,7 +14,6 @@ from redis.exceptions import LockNotOwnedError, RedisError
 from redbeat import errors
 from redbeat.beat.lock import BeatLock, Lead, new_token
 from redbeat.beat.stop_signals import HeldSignals
-from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT, REDIS_WAIT, Pace
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
@@ -35,17 +34,15 @@ from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
-from . import outcome, publish
+from . import outcome, publish, trouble
 from .load import Rules
 from .message import FEWEST_RUNS, Messages
 from .one_step import OneStep
 from .outcome import Outcome
-from .own_code import OwnCode
-from .own_tick import OwnTick
+from .own_code import OwnCode, OwnTick
 from .send import Sender, SharedError, StoppedError
 from .statics import Statics
 from .sync import Sync
-from .trouble import CHECKED_EVERY, Broker, FailedTicks, SkipList, Suspects
 from .turn import MOST_CHANGES, Turn
 from .upkeep import Upkeep
 
@@ -86,8 +83,8 @@ class Shared:
         self.one_step = OneStep(client, conf, clock)
         # As many again may be in flight.
         self.sender = Sender(max(1, conf.publish_window // 2), clock)
-        self.broker = Broker(scheduler)
-        self.pace = Pace(conf.max_rate)
+        self.broker = trouble.Broker(scheduler)
+        self.pace = trouble.Pace(conf.max_rate)
 
 
 class Beat:
@@ -135,11 +132,11 @@ class Beat:
         self._own_tick = OwnTick(self, scheduler, self._own)
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
         self._lost_at = 0.0
-        self._skip = SkipList()
+        self._skip = trouble.SkipList()
         #: The problem in Redis, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
-        self._suspects = Suspects()
-        self._failures = FailedTicks(scheduler, store.client, conf.redis_url, self.health, clock)
+        self._suspects = trouble.Suspects()
+        self._failures = trouble.FailedTicks(scheduler, store.client, self.health)
         self._stop = HeldSignals()
         #: The rows to decide about again, because a change differed from them.
         self._again: list[Row] = []
@@ -241,7 +238,7 @@ class Beat:
             answered, self._lost_at = self._turn.answered_at > self._lost_at, self._clock()
             wait = self._failures.redis_failed(explained(error, self._store))
             # A connection that breaks between answers again and again is no server that is away.
-            return min(wait, REDIS_WAIT.first) if answered else wait
+            return min(wait, trouble.REDIS_WAIT.first) if answered else wait
         except Exception as error:
             is_about_data = isinstance(error, (DecodeError, InvalidEntryError))
             if isinstance(error, errors.RedBeatError) and not is_about_data:
@@ -276,7 +273,7 @@ class Beat:
                     self._turn.flush()
                     self._publish_ready()
                 self.flush()
-                return BROKER_WAIT.after(self._broker.failures)
+                return trouble.BROKER_WAIT.after(self._broker.failures)
 
     def look(self, look: Look | None) -> Reply | None:
         """Carry out a turn, and return its reply; None while another beat leads."""
@@ -374,7 +371,7 @@ class Beat:
         self._log_sent()
         if is_idle:
             self.sync.prune()
-            soon = reply.next is not None and reply.next < reply.now + CHECKED_EVERY
+            soon = reply.next is not None and reply.next < reply.now + trouble.CHECKED_EVERY
             self._broker.check(reply.now, self._clock(), soon=soon)
         return self._upkeep.run(reply, busy=not is_idle)
 
@@ -487,7 +484,7 @@ class Beat:
     def wait_for(self, score: float | None) -> float | None:
         """Return the seconds until an entry with this score is looked at, None for never."""
         if self._broker.failures:
-            return BROKER_WAIT.after(self._broker.failures)
+            return trouble.BROKER_WAIT.after(self._broker.failures)
         return None if score is None or score < 0 else max(score - self._turn.time(), 0.0)
 
     def _longest_wait(self) -> float:
@@ -776,7 +773,7 @@ class Beat:
     def _failure(self, run: Run, error: Exception, now: float) -> Change:
         """Log that a run could not be sent or decided, and return the change that notes it."""
         attempts = run.state.failing.attempts if run.state.failing else 0
-        wait = ENTRY_WAIT.after(attempts + 1)
+        wait = trouble.ENTRY_WAIT.after(attempts + 1)
         if attempts & (attempts + 1) == 0:
             logger.error(
                 "beat: Could not send %s, attempt %d, trying again in %.0f s: %s",

@@ -9,8 +9,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
 from redbeat import signals
-from redbeat.beat.trouble import ENDED_A_BEAT
-from redbeat.beat.waits import OTHERS_WAIT, SUSPECT_WAIT
+from redbeat.beat.trouble import ENDED_A_BEAT, OTHERS_WAIT, SUSPECT_WAIT
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import object_in, seconds_in
 from redbeat.config import RedBeatConfig

@@ -1,7 +1,11 @@
-"""Knows what does not work: Redis, the broker, an entry on this beat, an entry that ends beats."""
+"""Knows what does not work: Redis, the broker, an entry on this beat, an entry that ends beats.
+
+Also how long to wait after failures, how often to log them, and how many runs may leave a second.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,8 +14,8 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from redbeat.beat.broker import broker_address
-from redbeat.beat.waits import BROKER_WAIT, OTHERS_WAIT, REDIS_WAIT, TICK_WAIT, should_log
 from redbeat.calendar.zones import from_timestamp
+from redbeat.config import ensure_conf
 from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
 from redbeat.entries.runs import cause_of
@@ -36,23 +40,98 @@ ENDED_A_BEAT: Final = "the processes of two beats ended while they had only this
 #: After this number of beats that had it alone, an entry is set aside.
 ENOUGH: Final = 2
 
+#: The minimum wait in seconds of a beat that has reached the rate limit.
+SHORTEST_PAUSE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Exponential back-off: wait ``first`` seconds, and double the wait after each failure.
+
+    No wait is longer than ``longest`` seconds.
+    """
+
+    first: float
+    longest: float
+
+    def after(self, failures: int) -> float:
+        """Return the seconds to wait after ``failures`` consecutive failures; 0 for no failure."""
+        return min(self.first * 2.0 ** min(failures - 1, 32), self.longest) if failures else 0.0
+
+
+class Pace:
+    """A token bucket that allows ``rate`` runs per second, and bursts of at most ``rate`` runs.
+
+    Times are in monotonic seconds. If ``rate`` is None, there is no limit.
+    """
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._capacity = max(rate or 0.0, 1.0)
+        self._tokens, self._refilled_at = self._capacity, 0.0
+        self._last_allowed: int | None = None
+
+    def allowed(self, now: float) -> int | None:
+        """Return the number of runs that are allowed now, None for no limit."""
+        if self._rate is not None:
+            self._tokens = min(
+                self._tokens + (now - self._refilled_at) * self._rate, self._capacity
+            )
+            self._refilled_at, self._last_allowed = now, int(self._tokens)
+        return self._last_allowed
+
+    def spend(self, count: int) -> None:
+        """Remove ``count`` tokens from the bucket, one per run."""
+        self._tokens -= count
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next token; infinity if the limit was not reached.
+
+        The limit was reached if the last call of :meth:`allowed` returned 0.
+        """
+        if self._rate is None or self._last_allowed:
+            return math.inf
+        return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
+
+
+#: The back-off while the broker is unavailable, and the back-off of an entry that cannot be sent.
+BROKER_WAIT = BackOff(0.1, 2.0)
+ENTRY_WAIT = BackOff(1.0, 60.0)
+
+#: The back-off of an entry that this beat cannot run.
+#: The first wait is long enough for another beat to take the entry.
+OTHERS_WAIT = BackOff(0.05, 30.0)
+
+#: The back-off of an entry that ended a beat's process, or perhaps only was in its hand.
+SUSPECT_WAIT = BackOff(60.0, 3600.0)
+
+#: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
+REDIS_WAIT = BackOff(0.1, 2.0)
+TICK_WAIT = BackOff(1.0, 8.0)
+
+
+def should_log(attempts: int) -> bool:
+    """Return whether to log a continuing failure again after this number of attempts.
+
+    A failure that continues is logged after about 1, 2, 4, 8 and 17 minutes, and then about every
+    34 minutes.
+    """
+    return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
+
 
 class FailedTicks:
     """Counts and logs consecutive failed ticks; each method sets the ``health`` of the beat.
 
     Arguments:
-        scheduler: the sender of the signals.
+        scheduler: the sender of the signals, with the clock of the beat.
         client: the Redis client, whose options help to explain a TLS error.
-        url: the URL of Redis, which is written to the log.
         health: the health of the beat.
-        clock: returns monotonic seconds.
     """
 
-    def __init__(
-        self, scheduler: Any, client: Any, url: str, health: BeatHealth, clock: Callable[[], float]
-    ) -> None:
-        self._scheduler, self._client, self._url = scheduler, client, safe_url(url)
-        self._health, self._clock = health, clock
+    def __init__(self, scheduler: Any, client: Any, health: BeatHealth) -> None:
+        self._scheduler, self._client, self._health = scheduler, client, health
+        self._url = safe_url(ensure_conf(scheduler.app).redis_url)
+        self._clock: Callable[[], float] = scheduler.clock
         #: How many ticks failed because of Redis, and how many failed for another reason.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.

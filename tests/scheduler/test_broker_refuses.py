@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery, Task
 
-from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.trouble import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.publish import ONE_RETRY
-from redbeat.beat.waits import BROKER_WAIT
+from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX
 from tests.stored import put_state

@@ -8,8 +8,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.trouble import CHECKED_EVERY
-from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.trouble import BROKER_WAIT, CHECKED_EVERY, ENTRY_WAIT
 from redbeat.errors import LONGEST_REASON, reason_of
 from redbeat.management.status import status_of
 from redbeat.schedulers import RedBeatScheduler

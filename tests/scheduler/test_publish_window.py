@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat.beat.outcome import MAY_PUBLISH
-from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.trouble import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched
 from tests.deployments import PREFIX

@@ -114,14 +114,17 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(score)",
     ),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
-    "beat/trouble.py": ("the time of Redis", "from_timestamp(self._failed_at)"),
+    "beat/trouble.py": (
+        "the time of Redis; a rate",
+        "from_timestamp(self._failed_at)",
+        "int(self._tokens)",
+    ),
     "beat/upkeep.py": (
         "cursors and scores of Redis",
         "float(score)",
         "int(cursor)",
         "int(following)",
     ),
-    "beat/waits.py": ("a rate", "int(self._tokens)"),
     "entries/decide.py": ("what is_due() of the program returns", "float(seconds)"),
     "entries/history.py": ("what a regular expression has checked", "map(int, usual.groups('0'))"),
     "entries/policy.py": (
@@ -161,7 +164,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "float(seconds)",
         "int(seconds)",
     ),
-    "presentation/rules.py": ("an angle of a solar schedule", "float(angle)"),
     "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
     "schedulers.py": ("a setting", "int(self.lock_timeout)"),
     "storage/commands.py": (
