@@ -20,7 +20,7 @@ from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import encodable
 
 from .ical import from_ical
-from .ical_file import CANCELLED, check_complete, check_events, decoded, named_offsets
+from .ical_file import check_complete, check_rules, decoded, named_offsets
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule
 from .rule_set import rruleset
@@ -173,14 +173,14 @@ def _days_of_events(text: str, now: date, zone: tzinfo | None) -> list[tuple[dat
     begin, end = (datetime(now.year + years, 1, 1, tzinfo=UTC) for years in (-1, YEARS))
     try:
         lines = named_offsets(text)
-        check_events(lines, begin, end)
+        check_rules(lines)
         # The package would use the zones of one file for later files that name theirs alike.
         zones = icalendar.timezone.tzp
         zones.use("pytz" if zones.uses_pytz() else "zoneinfo")
         parsed = icalendar.Calendar.from_ical(lines)
         check_complete(parsed, text)
         events = recurring_ical_events.of(parsed).between(begin.date(), end.date())
-        happen = (event for event in events if str(event.get("STATUS")).upper() != CANCELLED)
+        happen = (event for event in events if str(event.get("STATUS")).upper() != "CANCELLED")
         return sorted({_span(_event_span(event), zone) for event in happen})
     except InvalidEntryError:
         raise

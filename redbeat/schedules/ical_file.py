@@ -1,47 +1,33 @@
-"""Refuses what the packages for iCalendar files leave out of them, and what takes them too long.
+"""Refuses what the packages for iCalendar files leave out of them, and rules that never end them.
 
-They have no bound of their own: they go through all occurrences from the start of a rule, and a
-rule that never occurs keeps them busy until the year 9999.
+The packages go through all occurrences from the start of a rule, and a rule that never occurs keeps
+them busy until the year 9999.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, time, timedelta
-from itertools import chain, takewhile
+from datetime import datetime, time
+from itertools import chain
 from typing import Any, Final
 
-from redbeat.calendar.daysets import UNIT
-from redbeat.calendar.steps import Steps, spend
-from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import as_utc
+from dateutil.rrule import DAILY
+
+from redbeat.calendar.zones import EPOCH
 from redbeat.errors import InvalidEntryError
 
 from .ical import from_ical
-from .next_run import latest_run
 from .rule import rrule
 
-#: What :exc:`TooManyStepsError` says about the events.
-EXPANDING: Final = (
-    *("days", "the days of the events"),
-    "remove events, or those that repeat more often than daily",
-)
-
-#: The steps that the packages take to read a component, and for each time that an event occurs.
-COMPONENT, EVENT = 100, 30
-
-#: The characters that they read in a step.
-CHARACTERS: Final = 8
-
-MONTH: Final = timedelta(days=28)
-
-#: Matches a line that decides how long it takes to expand the events; long lines are folded.
-EXPANDED: Final = re.compile(
-    r"""^[^\S\n]*(DTSTART|RRULE|EXRULE|RDATE|EXDATE|END)[^\S\n]*(?:;(?:"[^"\n]*"|[^":\n])*)?:(.*)""",
+#: Matches a line with a rule; long lines are folded.
+RULE: Final = re.compile(
+    r"""^[^\S\n]*(?:RRULE|EXRULE)[^\S\n]*(?:;(?:"[^"\n]*"|[^":\n])*)?:(.*)""",
     re.IGNORECASE | re.MULTILINE,
 )
 FOLD: Final = re.compile(r"(?:\r?\n)+[ \t]")
+#: The parts of a rule that end it.
+ENDS: Final = re.compile(r"(?:COUNT|UNTIL)\s*=[^;]*;?", re.IGNORECASE)
 
 #: The components that have days, and those that may be inside of them or describe their zones.
 COMPONENTS: Final = ("VCALENDAR", "VEVENT", "VALARM", "VTIMEZONE", "STANDARD", "DAYLIGHT")
@@ -54,8 +40,6 @@ DECIDING: Final = (
 )
 
 CANCEL: Final = "CANCEL"
-CANCELLED: Final = "CANCELLED"
-STATUSES: Final = ("CONFIRMED", "TENTATIVE", CANCELLED)
 
 
 def decoded(text: str | bytes) -> str:
@@ -74,47 +58,21 @@ def named_offsets(text: str) -> str:
     return re.sub(r"(?im)^BEGIN:(STANDARD|DAYLIGHT)\r?$", named, text.removeprefix("\ufeff"))
 
 
-def check_events(text: str, begin: datetime, end: datetime) -> None:
-    """Raise :exc:`InvalidEntryError` if it takes too long to expand events from begin to end."""
-    start, rules = "", list[str]()
-    with Steps(about=EXPANDING):
-        spend(len(text) // CHARACTERS)
-        for name, value in EXPANDED.findall(FOLD.sub("", text)):
-            kind = name.upper()
-            if kind == "DTSTART":
-                start = f"DTSTART:{value.strip()}\n"
-            elif kind in ("EXRULE", "RRULE"):
-                rules.append(value.strip())
-            elif kind in ("EXDATE", "RDATE"):
-                spend(value.count(",") * EVENT)
-            else:
-                spend(COMPONENT)
-                for rule in rules:
-                    _check_rule(_rule(start, rule), begin, end)
-                start, rules = "", []
-
-
-def _rule(start: str, text: str) -> rrule:
-    try:
-        rule = from_ical(f"{start}RRULE:{text}")
-    except ValueError as error:
-        raise InvalidEntryError("days", f"the rule {text!r:.60} is invalid: {error}") from error
-    assert isinstance(rule, rrule)
-    return rule
-
-
-def _check_rule(rule: rrule, begin: datetime, end: datetime) -> None:
-    endless = rrule(**{**rule.fields(), "count": None, "until": None})
-    if endless.occurrence_after(end) is None:
-        problem = f"the rule {rule.to_ical()!r:.60} does not occur after {end.year}; remove it"
-        raise InvalidEntryError("days", problem)
-    start = as_utc(rule.start)
-    last = min(end, rule.until or end)
-    if rule.count is not None:
-        last = latest_run(rule, start - TICK, end) or start
-    spend(max((last - start) // UNIT.get(rule.freq, MONTH) // rule.interval, 0))
-    for found in takewhile(end.__gt__, rule.rrule):
-        spend(EVENT if found >= begin else 1)
+def check_rules(text: str) -> None:
+    """Raise :exc:`InvalidEntryError` for a rule, of an event or a zone, that takes too long."""
+    for text_of_rule in RULE.findall(FOLD.sub("", text)):
+        problem = ""
+        try:
+            rule = from_ical(f"RRULE:{ENDS.sub('', text_of_rule)}")
+        except ValueError as error:
+            problem = f"is invalid: {error}"
+        else:
+            if isinstance(rule, rrule) and rule.freq > DAILY:
+                problem = "repeats more often than daily; remove it"
+            elif rule.occurrence_after(EPOCH) is None:
+                problem = "never occurs; remove it"
+        if problem:
+            raise InvalidEntryError("days", f"the rule {text_of_rule.strip()!r:.60} {problem}")
 
 
 def check_complete(parsed: Any, text: str) -> None:
@@ -145,9 +103,6 @@ def _left_out(component: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _left_out_of_event(event: Any) -> Iterator[tuple[str, str, str]]:
-    status = str(event.get("STATUS", STATUSES[0]))
-    if status.upper() not in STATUSES:
-        yield "STATUS", status, f"{status!r:.60} is not one of {', '.join(STATUSES)}"
     if "EXRULE" in event:
         yield "EXRULE", "", "RFC 5545 has removed it; use EXDATE"
     if "DURATION" in event and "DTEND" in event:

@@ -91,8 +91,6 @@ def test_the_days_of_a_file_are_cut_in_the_zone(run: Run, app: Celery, tmp_path:
         ["RRULE:FREQ=SECONDLY;BYHOUR=0;BYMINUTE=0;BYSECOND=0"],
         ["RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"],
         ["RRULE:FREQ=YEARLY", "EXRULE:FREQ=MINUTELY"],
-        ["RDATE:" + ",".join(["20260101"] * 9000)],
-        ["RRULE:FREQ=DAILY", "END:VEVENT", "BEGIN:VEVENT", "DTSTART;VALUE=DATE:20260501"] * 9,
         [
             *(
                 "END:VEVENT",

@@ -9,7 +9,7 @@ import pytest
 
 from redbeat import Calendar
 from redbeat.calendar.zones import UTC
-from redbeat.errors import InvalidEntryError, TooManyStepsError
+from redbeat.errors import InvalidEntryError
 
 NOW = date(2026, 6, 1)
 
@@ -93,6 +93,7 @@ READ: Sequence[tuple[str, list[str]]] = (
     (f"{FIVE_DAYS}\nSTATUS:CANCELLED", []),
     (f"{FIVE_DAYS}\nstatus:cancelled", []),
     (f"{FIVE_DAYS}\nSTATUS:TENTATIVE", ["1201", "1202", "1203", "1204", "1205"]),
+    (f"{FIVE_DAYS}\nSTATUS:POSTPONED", ["1201", "1202", "1203", "1204", "1205"]),
     (f"{FIVE_DAYS}\nEXDATE;VALUE=DATE:20261202,20261203", ["1201", "1204", "1205"]),
     (
         f"{FIVE_DAYS}{CHANGED}RECURRENCE-ID;VALUE=DATE:20261202\n{SECOND}\nSTATUS:CANCELLED",
@@ -153,12 +154,10 @@ def test_a_custom_time_zone_is_that_of_its_own_file() -> None:
 
 REFUSED = (
     (f"{FIVE_DAYS}\nEXRULE:FREQ=DAILY", "line 8: EXRULE: "),
-    (f"{FIVE_DAYS}\nSTATUS:POSTPONED", "line 8: STATUS: 'POSTPONED' is not one of CONFIRMED"),
     (f"{FIVE_DAYS}\nEXDATE:20261202T000000Z", "line 8: EXDATE: .* DTSTART is a day"),
     (f"{FIVE_DAYS}\nEXDATE;VALUE=DATE:2026120", "line 8: EXDATE: "),
     (f"{FIVE_DAYS}\nDTEND;VALUE=DATE:20261202\nDURATION:P1D", "line 9: DURATION: "),
     (f"{FIVE_DAYS}\nno property", "no property"),
-    (f"{FIVE_DAYS}\nSTATUS:(a+", r"line 8: STATUS: '\(a\+'"),
     ("DTSTART;TZID=Mars/Olympus:20261201T090000", "line 6: DTSTART: unknown time zone"),
     (
         "DTSTART:20261201T090000Z\nRRULE:FREQ=DAILY;COUNT=3\nEXDATE;TZID=Nowhere:20261202T090000",
@@ -202,14 +201,7 @@ def test_files_that_are_not_one_calendar_are_refused(text: str, problem: str) ->
         Calendar.from_ical("c", text, now=NOW)
 
 
-def test_a_file_of_too_many_events_is_refused() -> None:
-    events = [f"{SECOND}\nEND:VEVENT\nBEGIN:VEVENT\nUID:{number}\n" for number in range(3000)]
-    assert days_of("".join(events[:300]) + SECOND) == ["1202"]
-    with pytest.raises(TooManyStepsError, match="days: computing the days of the events takes"):
-        days_of("".join(events) + SECOND)
-
-
 @pytest.mark.parametrize("name", ["RRULE", "rrule ", 'RRULE;X="a:b;c"', "RR\n ULE\t;A=b"])
 def test_a_rule_of_all_seconds_is_refused_however_it_is_written(name: str) -> None:
-    with pytest.raises(TooManyStepsError):
+    with pytest.raises(InvalidEntryError, match="'FREQ=SECONDLY' repeats more often than daily"):
         days_of(f"DTSTART:20261201T090000\n{name}:FREQ=SECONDLY")
