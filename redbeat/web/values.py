@@ -54,6 +54,14 @@ def notify(message: str, category: str = "done") -> None:
     flash(clipped(message, MAX_NOTICE), category)
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return a number with a noun, such as ``1 run`` or ``1,200 runs``.
+
+    ``nouns`` is the plural of the noun if the plural is irregular.
+    """
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 #: Number of seconds after which pages show a run as late.
 #: Pages refresh only every few seconds, so a smaller number would show punctual runs as late.
 LATE: Final = 10
@@ -181,7 +189,7 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
-    filters = clock_words, due, duration, iso, last_run, late, quoted, quoted_name, until
+    filters = clock_words, counted, due, duration, iso, last_run, late, quoted, quoted_name, until
     shared = app_zone, entry_url, record_url, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from redbeat.web import charts
+from redbeat.web import charts, timeline
+from redbeat.web.values import counted
 
 UTC = timezone.utc
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -23,14 +24,21 @@ PARIS = ZoneInfo("Europe/Paris")
 EVIL = "\"><script>alert('1')</script>&amp;"
 
 
-CHARTS: Any = Environment(loader=PackageLoader("redbeat.web"), autoescape=True).get_template(
-    "charts.html"
-)
+TEMPLATES = Environment(loader=PackageLoader("redbeat.web"), autoescape=True)
+TEMPLATES.filters["counted"] = counted
+TEMPLATES.globals["entry_url"] = lambda name: f"/entry?name={name}"
+CHARTS: Any = TEMPLATES.get_template("charts.html")
+
+
+def chart_of(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> charts.Chart:
+    """Return a chart of runs, with a label of its time axis for each ten minutes."""
+    bar, tick = timedelta(seconds=seconds_per_bar), timedelta(minutes=10)
+    return charts.load_chart(counts, start, bar, tick, "%H:%M")
 
 
 def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> Markup:
     """Return the drawing of a chart of runs."""
-    return Markup(CHARTS.module.load(charts.load_chart(counts, start, seconds_per_bar)).strip())
+    return Markup(CHARTS.module.load(chart_of(counts, start, seconds_per_bar)).strip())
 
 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
@@ -38,9 +46,10 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     return Markup(CHARTS.module.lateness(charts.lateness_chart(points)).strip())
 
 
-def lanes(rows: Sequence[charts.Row], start: datetime, seconds: float) -> Markup:
-    """Return the drawing of lanes."""
-    return Markup(CHARTS.module.lanes(charts.lanes(rows, start, seconds)).strip())
+def lanes(entries: Mapping[str, Sequence[int]], start: datetime, seconds_per_bar: int) -> Markup:
+    """Return the drawing of lanes with three bars."""
+    chart = chart_of([1, 2, 3], start, seconds_per_bar)
+    return Markup(CHARTS.module.lanes(entries, chart).strip())
 
 
 def parsed(markup: Markup) -> ET.Element:
@@ -132,52 +141,52 @@ def test_runs_have_round_whole_labels(highest: int, values: list[str]) -> None:
 
 
 @pytest.mark.long
-@given(st.lists(st.integers(0, 10**9), max_size=50))
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
 def test_no_bar_is_higher_than_the_plot(counts: list[int]) -> None:
     root = parsed(load_chart(counts, START, 60))
     assert len(classed(root, "bar")) == len(counts)
     assert all(0 <= float(bar.get("height", "")) <= 140 for bar in classed(root, "bar"))
     assert 2 <= len(labels(root, "value")) <= 6
     peaks = [bar for bar in classed(root, "bar") if "peak" in bar.get("class", "")]
-    highest = counts.count(max(counts, default=0))
+    highest = counts.count(max(counts))
     assert len(peaks) == (highest if len(set(counts)) > 1 and highest <= 3 else 0)
 
 
-@pytest.mark.parametrize(
-    ("bars", "seconds", "times"),
-    [
-        (60, 60, ["09:00", "09:10", "09:20", "09:30", "09:40", "09:50"]),
-        (24, 3600, ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00"]),
-        (12, 5, ["09:00:00", "09:00:10", "09:00:20", "09:00:30", "09:00:40", "09:00:50"]),
-        (7, 86400, ["Tue 06", "Wed 07", "Thu 08", "Fri 09", "Sat 10", "Sun 11", "Mon 12"]),
-    ],
-)
-def test_times_have_round_labels(bars: int, seconds: int, times: list[str]) -> None:
-    root = parsed(load_chart([1] * bars, START, seconds))
-    found = labels(root)
-    assert [label for label in found if label != "09:00" or bars == 60] == times
-    assert len(classed(root, "minor")) == len(found) // 2
+SPANS = {
+    "hour": ["09:10", "09:20", "09:30", "09:40", "09:50", "10:00"],
+    "day": ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"],
+    "week": ["Tue 06", "Wed 07", "Thu 08", "Fri 09", "Sat 10", "Sun 11", "Mon 12"],
+}
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_times_have_round_labels(span: str) -> None:
+    _, length, _, _, tick, form = timeline.SPANS[span]
+    ticks = charts.time_axis(START + timedelta(minutes=1), length, tick, form)
+    assert [tick.label for tick in ticks] == SPANS[span]
+    starts = [START + timedelta(minutes=1) + each.position * length for each in ticks]
+    assert [f"{at:{form}}" for at in starts] == SPANS[span]
+
+
+def test_every_other_label_is_left_out_on_narrow_screens() -> None:
+    root = parsed(load_chart([1] * 60, START, 60))
+    assert len(classed(root, "minor")) == len(labels(root)) // 2 == 3
 
 
 def test_times_are_in_the_zone_of_the_start_across_clock_changes() -> None:
-    start = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS)
-    root = parsed(load_chart([1] * 24, start, 3600))
-    placed = {found.text: part(found.get("x", "")) for found in classed(root, "tick")}
+    start, hour = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS), timedelta(hours=1)
+    chart = charts.load_chart([1] * 24, start, hour, 3 * hour, "%H:%M")
+    placed = {tick.label: tick.position for tick in chart.times}
     # In Paris, 02:00 to 03:00 does not exist on 29 March: only five hours separate 00:00 and 06:00.
-    assert placed["Sun 29" if "Sun 29" in placed else "00:00"] == pytest.approx(50)
-    assert placed["06:00"] == pytest.approx(100 * 17 / 24, abs=0.01)
-    last = classed(root, "hit")[-1].findtext("title") or ""
-    assert last.endswith("Sun 29 Mar 12:00 to Sun 29 Mar 13:00")
+    assert placed["00:00"] == pytest.approx(0.5)
+    assert placed["06:00"] == pytest.approx(17 / 24)
+    assert chart.periods[-1].endswith("Sun 29 Mar 12:00 to Sun 29 Mar 13:00")
 
 
 def test_axes_of_time_name_their_zone() -> None:
     start = datetime(2026, 7, 1, 12, 0, tzinfo=PARIS)
-    for chart in (load_chart([1], start, 60), lateness_chart([(start, 1)]), lanes([], start, 60)):
+    for chart in (load_chart([1], start, 60), lateness_chart([(start, 1)]), lanes({}, start, 60)):
         assert labels(parsed(chart), "zone") == ["CEST"]
-
-
-def test_load_without_runs_is_an_empty_chart() -> None:
-    assert not classed(parsed(load_chart([], START, 60)), "bar")
 
 
 def test_lateness_is_drawn_for_each_run() -> None:
@@ -189,8 +198,8 @@ def test_lateness_is_drawn_for_each_run() -> None:
     assert labels(root, "value") == ["0 ms", "50 ms", "100 ms"]
     assert labels(root) == ["Mon 05 Jan 09:00", "Mon 05 Jan 09:02"]
     titles = [hit.findtext("title") for hit in classed(root, "hit")]
-    assert titles[0] == "Mon 05 Jan 09:00: 50 ms late"
-    assert titles[2] == "Mon 05 Jan 09:02: 0 ms late"
+    assert titles[0] == "50 ms late, Mon 05 Jan 09:00"
+    assert titles[2] == "0 ms late, Mon 05 Jan 09:02"
     assert "the maximum was 100 ms late" in str(lateness_chart(points))
 
 
@@ -209,28 +218,27 @@ def test_lateness_stays_in_the_plot(seconds: list[float]) -> None:
 
 
 def test_lanes_link_to_their_entries() -> None:
-    root = parsed(
-        lanes([("report", "/entry/report", [0.5], 1), ("empty", "/e", [], 0)], START, 3600)
-    )
+    root = parsed(lanes({"report": [0, 1, 20], "often": [500, 500, 500]}, START, 1200))
     assert [(link.text, link.get("href"), link.get("tabindex")) for link in root.iter("a")] == [
-        ("report", "/entry/report", None),
-        (None, "/entry/report", "-1"),  # the marks are links too, but the Tab key skips them
-        ("empty", "/e", None),
-        (None, "/e", "-1"),
+        ("report", "/entry?name=report", None),
+        (None, "/entry?name=report", "-1"),  # the marks are links too, but the Tab key skips them
+        ("often", "/entry?name=often", None),
+        (None, "/entry?name=often", "-1"),
     ]
     pictures = classed(root, "lane")
-    assert [picture.findtext("title") for picture in pictures] == [
-        "1 run, Mon 05 Jan 09:30",
-        "no runs",
+    assert [picture.findtext("title") for picture in pictures] == ["21 runs", "1,500 runs"]
+    marks = classed(pictures[0], "run")
+    assert [part(mark.get("x", "")) for mark in marks] == pytest.approx([36.667, 70])
+    assert [mark.findtext("title") for mark in marks] == [
+        "1 run, Mon 05 Jan 09:20 to Mon 05 Jan 09:40",
+        "20 runs, Mon 05 Jan 09:40 to Mon 05 Jan 10:00",
     ]
-    (mark,) = classed(root, "run")
-    assert part(mark.get("x", "")) == 50
     (axis,) = classed(root, "axis")
     assert len(labels(axis)) == 6
 
 
 def test_lanes_escape_names_and_addresses() -> None:
-    markup = lanes([(EVIL, f"/entry?name={EVIL}", [0.1], 1)], START, 3600)
+    markup = lanes({EVIL: [1, 0, 0]}, START, 3600)
     root = parsed(markup)
     link, picture = root.iter("a")
     assert picture.get("href") == link.get("href")
@@ -238,23 +246,5 @@ def test_lanes_escape_names_and_addresses() -> None:
     assert "<script" not in str(markup)
 
 
-def test_runs_at_the_same_position_are_one_mark() -> None:
-    often = [at / 3600 for at in range(3600)]
-    root = parsed(lanes([("often", "/often", often, 3600)], START, 3600))
-    (mark,) = classed(root, "run")
-    assert part(mark.get("width", "")) == pytest.approx(100, abs=0.5)
-    assert mark.findtext("title") == "3,600 runs, Mon 05 Jan 09:00 to Mon 05 Jan 09:59:59"
-
-
-def test_runs_outside_of_the_span_are_left_out() -> None:
-    assert not classed(parsed(lanes([("x", "/x", [-0.1, 1.1], 2)], START, 60)), "run")
-
-
 def test_without_entries_there_are_no_lanes() -> None:
-    assert not list(parsed(lanes([], START, 60)).iter("li"))
-
-
-def test_a_lane_with_too_many_runs_is_one_block_that_fits_the_axis() -> None:
-    (mark,) = classed(parsed(lanes([("often", "/often", [0.25, 1.0], 50_000)], START, 3600)), "run")
-    assert part(mark.get("x", "")) + part(mark.get("width", "")) == 100
-    assert mark.findtext("title") == "50,000 runs, Mon 05 Jan 09:15 to Mon 05 Jan 10:00"
+    assert not list(parsed(lanes({}, START, 60)).iter("li"))

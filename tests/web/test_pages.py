@@ -375,7 +375,7 @@ def test_an_outage_of_redis_is_shown(app: Celery) -> None:
 def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
     forecasts: Any = browser.client.application.extensions["forecasts"]
     make("often", 60)
-    found, _, fresh = forecasts.get("hour")
+    found, fresh = forecasts.get("hour")
     assert forecasts.get("hour")[0] is found
     assert fresh > 0
     assert len(found.counts) * found.length == timedelta(hours=1)
