@@ -702,7 +702,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError(policy.field_of_reports, problem)
         definitions.check_excluded(self.schedule, policy)
         self.check_allowed()
-        text = definitions.definition_text(self.definition(), self.is_static)
+        text = definitions.encode_definition(self.definition(), self.is_static)
         check_destinations(self.app, self.options)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)

@@ -24,109 +24,66 @@ from .policy import FIELDS as POLICY_FIELDS
 
 logger = get_logger("celery.beat")
 
-#: Maps each ``apply_async`` option for a time to whether the option also accepts an instant.
-TIMES: Final = {"countdown": False, "eta": True, "expires": True}
-
 #: An option in seconds must be below this number, because larger numbers are probably UNIX times.
 MAX_SECONDS: Final = 1e9
 
-
-def stored_options(options: Any) -> Any:
-    """Return the options to store, in which each timedelta is a number of seconds.
-
-    Raises :exc:`InvalidEntryError` with the name of an invalid option.
-    """
-    check_options(options)
-    if not isinstance(options, Mapping) or TIMES.keys().isdisjoint(options):
-        return options
-    return {name: _stored(name, value) for name, value in options.items()}
-
-
-def seconds_of(value: Any) -> Any:
-    """Return the seconds of a timedelta; return any other value unchanged."""
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _stored(name: Any, value: Any) -> Any:
-    if name not in TIMES or value is None:
-        return value
-    if TIMES[name] and _is_instant(name, value):
-        return value
-    seconds = seconds_of(value)
-    if not is_number(seconds):
-        also = ", a timedelta, a datetime or ISO 8601" if TIMES[name] else " or a timedelta"
-        raise _option_error(name, f"must be a number of seconds{also}, not {value!r:.60}")
-    if not 0 <= seconds < MAX_SECONDS:
-        also = "; use a datetime for an instant" if TIMES[name] else ""
-        raise _option_error(
-            name, f"must be at least 0 and below 1e9 seconds, not {value!r:.60}{also}"
-        )
-    return seconds
-
-
-def _is_instant(name: str, value: Any) -> bool:
-    if not isinstance(value, str):
-        return isinstance(value, datetime)
-    try:
-        time_from(value)
-    except ValueError as error:
-        raise _option_error(name, f"{value!r:.60} is not ISO 8601") from error
-    return True
-
-
-def _option_error(name: str, problem: str) -> InvalidEntryError:
-    return InvalidEntryError(f"options.{name}", problem)
-
-
 Check = tuple[Callable[[Any], bool], str]
+
+
+def _none_or(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: value is None or isinstance(value, kinds)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and is_valid_text(value)
 
 
-def _is_empty_or_text(value: Any) -> bool:
-    return not value or isinstance(value, str)
+def _are_texts(value: Any) -> bool:
+    return not value or (isinstance(value, (list, tuple)) and all(map(_is_text, value)))
 
 
 def _are_headers(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
-        return len(pairs) == len(value) and all(isinstance(pair[0], str) for pair in pairs)
-    return not value or isinstance(value, Mapping)
+    with suppress(TypeError, ValueError):
+        return all(isinstance(name, str) for name in dict(value or ()))
+    return False
 
 
 def _is_delivery_mode(value: Any) -> bool:
     return value is None or isinstance(value, int) or value in ("transient", "persistent")
 
 
-def _are_texts(value: Any) -> bool:
-    return not value or (isinstance(value, (list, tuple)) and all(map(_is_text, value)))
+def _is_duration(value: Any) -> bool:
+    # Accept the times that RedBeat 2 stored, even negative times, which stored_options() refuses.
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return abs(value) < 1e10
+    return value is None or isinstance(value, timedelta)
 
 
 def _is_time(value: Any) -> bool:
-    # Accept the times that RedBeat 2 stored, even negative times, which stored_options() refuses.
-    if isinstance(value, (int, float)):
-        return abs(value) < 1e10
-    return value is None or isinstance(value, (timedelta, datetime))
+    if not isinstance(value, str):
+        return isinstance(value, datetime) or _is_duration(value)
+    with suppress(ValueError):
+        return not value or bool(time_from(value))
+    return False
 
 
-def _is_time_or_text(value: Any) -> bool:
-    return isinstance(value, str) or _is_time(value)
-
+#: Maps each ``apply_async`` option for a time to its check.
+TIMES: Final[dict[str, Check]] = {
+    "countdown": (_is_duration, "a number of seconds or a timedelta"),
+    "eta": (_is_time, "a datetime, ISO 8601, a number of seconds or a timedelta"),
+    "expires": (_is_time, "a number of seconds, a timedelta, a datetime or ISO 8601"),
+}
 
 #: Maps each option of a message to its check.
 #: A beat cannot send a message with an option that fails its check.
-OPTIONS: dict[str, Check] = {
+OPTIONS: Final[dict[str, Check]] = {
+    **TIMES,
     "headers": (_are_headers, "an object"),
     "stamped_headers": (_are_texts, "a list of header names"),
-    "queue": (_is_empty_or_text, "the name of a queue"),
-    "serializer": (_is_empty_or_text, "the name of a serializer"),
-    "compression": (_is_empty_or_text, "the name of a compression method"),
+    "queue": (_none_or(str), "the name of a queue"),
+    "serializer": (_none_or(str), "the name of a serializer"),
+    "compression": (_none_or(str), "the name of a compression method"),
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
-    "countdown": (_is_time, "a number of seconds"),
-    "expires": (_is_time_or_text, "a number of seconds or ISO 8601"),
-    "eta": (_is_time_or_text, "ISO 8601 or a number of seconds"),
 }
 
 #: Options that users must not set, because Celery or the beat sets these options for each message.
@@ -136,25 +93,13 @@ RESERVED: Final = frozenset(
 )
 
 
-def check_options(options: Any) -> None:
-    """Raise :exc:`InvalidEntryError` if an option makes it impossible to send the message."""
-    if not options or not isinstance(options, Mapping):
-        return
-    for name in RESERVED.intersection(options):
-        raise _option_error(name, "is set by Celery for each message; remove this option")
-    for name in OPTIONS.keys() & options.keys():
-        is_valid, expected = OPTIONS[name]
-        if not is_valid(options[name]):
-            raise _option_error(name, f"must be {expected}, not {options[name]!r:.60}")
-
-
 #: Maps each field of a definition to its check and to a description of valid values.
 FIELDS: dict[str, Check] = {
     "name": (_is_text, "a text that is not empty, without lone surrogates"),
     "task": (_is_text, "the name of a task, without lone surrogates"),
-    "args": (lambda value: value is None or isinstance(value, (list, tuple)), "a list or null"),
-    "kwargs": (lambda value: value is None or isinstance(value, dict), "an object"),
-    "options": (lambda value: value is None or isinstance(value, dict), "an object"),
+    "args": (_none_or(list, tuple), "a list or null"),
+    "kwargs": (_none_or(dict), "an object"),
+    "options": (_none_or(dict), "an object"),
     "schedule": (lambda value: isinstance(value, BaseSchedule), "a schedule"),
     "enabled": (lambda value: isinstance(value, bool), "true or false"),
 }
@@ -162,7 +107,27 @@ FIELDS: dict[str, Check] = {
 REQUIRED = ("name", "task", "schedule")
 
 
-def definition_text(definition: dict[str, Any], static: bool) -> str:
+def check_definition(definition: Mapping[str, Any]) -> None:
+    """Raise :exc:`InvalidEntryError` with the name of a field or option that is not valid."""
+    for field in REQUIRED:
+        if field not in definition:
+            raise InvalidEntryError(field, "is missing; add this field")
+    _check_fields("", definition, FIELDS)
+    options = definition.get("options") or {}
+    for name in RESERVED.intersection(options):
+        problem = "is set by Celery for each message; remove this option"
+        raise InvalidEntryError(f"options.{name}", problem)
+    _check_fields("options.", options, OPTIONS)
+
+
+def _check_fields(path: str, values: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+    for name, (is_valid, expected) in checks.items():
+        if name in values and not is_valid(values[name]):
+            problem = f"must be {expected}, not {values[name]!r:.60}"
+            raise InvalidEntryError(f"{path}{name}", problem)
+
+
+def encode_definition(definition: dict[str, Any], static: bool = False) -> str:
     """Return a definition as JSON to store.
 
     Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
@@ -171,23 +136,36 @@ def definition_text(definition: dict[str, Any], static: bool) -> str:
     if type(definition.get("enabled", True)) is not bool:
         with suppress(Exception):  # some classes, such as arrays, are neither true nor false
             definition = {**definition, "enabled": bool(definition["enabled"])}
+    check_definition(definition)
     if not static:
         refuse_functions(definition)
     options = stored_options(definition.get("options"))
     if options is not definition.get("options"):
         definition = {**definition, "options": options}
-    return encode_definition(definition)
-
-
-def encode_definition(definition: dict[str, Any]) -> str:
-    """Return a definition as JSON to store.
-
-    Raises :exc:`InvalidEntryError` with the name of an invalid field.
-    """
-    for field, (is_valid, expected) in FIELDS.items():
-        if not is_valid(definition.get(field)):
-            raise InvalidEntryError(field, f"must be {expected}, not {definition.get(field)!r:.60}")
     return encode(definition, "")
+
+
+def stored_options(options: Any) -> Any:
+    """Return the options to store, in which each timedelta is a number of seconds.
+
+    Raises :exc:`InvalidEntryError` for a time that is negative or a UNIX time.
+    """
+    if not options or TIMES.keys().isdisjoint(options):
+        return options
+    stored = {name: seconds_of(value) for name, value in options.items()}
+    for name in TIMES.keys() & stored.keys():
+        if is_number(stored[name]) and not 0 <= stored[name] < MAX_SECONDS:
+            raise InvalidEntryError(
+                f"options.{name}",
+                f"must be at least 0 and below 1e9 seconds, not {options[name]!r:.60}; "
+                "for an instant use eta or expires with a datetime",
+            )
+    return stored
+
+
+def seconds_of(value: Any) -> Any:
+    """Return the seconds of a timedelta; return any other value unchanged."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def decode_definition(text: str | bytes) -> dict[str, Any]:
@@ -198,17 +176,11 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
     definition = decode(text, "definition")
     if not isinstance(definition, dict):
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
-    for field in REQUIRED:
-        if definition.get(field) is None:
-            raise DecodeError(f"definition.{field}", "is missing; add this field")
-    definition["schedule"] = decode_schedule(definition["schedule"])
+    if "schedule" in definition:
+        definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_other_forms(definition)
-    for field, (is_valid, expected) in FIELDS.items():
-        if field in definition and not is_valid(definition[field]):
-            problem = f"must be {expected}, not {definition[field]!r:.60}"
-            raise DecodeError(f"definition.{field}", problem)
     try:
-        check_options(definition.get("options"))
+        check_definition(definition)
     except InvalidEntryError as error:
         raise DecodeError(f"definition.{error.field}", error.problem) from error
     return definition
@@ -225,7 +197,7 @@ def _accept_other_forms(definition: dict[str, Any]) -> None:
     RedBeat 2 accepts an integer name, any value as ``enabled``, and ``[]`` or ``{}`` for empty
     fields.
     """
-    if type(definition["name"]) is int:
+    if type(definition.get("name")) is int:
         definition["name"] = str(definition["name"])
     if "enabled" in definition:
         definition["enabled"] = bool(definition["enabled"])

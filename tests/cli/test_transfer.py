@@ -327,7 +327,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
         (line("x", "soon"), "definition.schedule.every"),  # type: ignore[arg-type]
         (
             {**line("x"), "definition": {**line("x")["definition"], "options": {"expires": "?"}}},
-            "options.expires: '?' is not ISO 8601",
+            "definition.options.expires: must be a number of seconds, a timedelta, a datetime",
         ),
         ({**line(""), "definition": {**line("")["definition"], "name": ""}}, "definition.name"),
         (
