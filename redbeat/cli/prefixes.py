@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 import click
-from celery.exceptions import CeleryCommandException
 from redis.exceptions import RedisError
 
 from redbeat.config import ensure_conf
@@ -62,9 +61,10 @@ def migrate_prefix(
         shards = f"the schedule has {note.shards} shards: first run celery redbeat shard 1"
         raise failure(note.problem(note.shards) or shards, EX_CONFLICT)
     members = source.members()
-    if not (members or source.calendars() or source.stats()):
-        _report_nothing_left(console, old, new, _store(client, new).members(), dry_run)
-        return
+    is_empty = not (members or source.calendars() or source.stats())
+    if is_empty and not _store(client, new).members():
+        message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
+        raise failure(message, EX_NOT_FOUND)
     if dry_run:
         outcome = partial(_print_outcome, console)
         result = prefixes.copy_prefix(client, old, new, delete, note=outcome, dry_run=True)
@@ -72,44 +72,28 @@ def migrate_prefix(
         with progress(console, "Copying", members) as advance:
             result = prefixes.copy_prefix(client, old, new, delete, advance)
     counts = asdict(result)
-    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    _report_copy(console, old, new, counts, dry_run, text)
-    if _is_incomplete(counts):
-        raise _incomplete(counts, f"under {new!r}")
+    done = "Dry run, nothing was written: " if dry_run else ""
+    text = f"{done}{_text(counts)}"
+    console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
+    _fail_if_incomplete(counts, f"under {new!r}")
+    if not (console.as_json or dry_run):
+        console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
 
 
 def _print_outcome(console: Console, outcome: str, name: str, score: float) -> None:
     print_change(console, Change(name, outcome, {}, next_run_of(score)))
 
 
-def _report_nothing_left(console: Console, old: str, new: str, moved: int, dry_run: bool) -> None:
-    """Report that the old prefix has no data; fail if the new prefix has no entries either."""
-    if not moved:
-        message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
-        raise failure(message, EX_NOT_FOUND)
-    entries = plural(moved, "entry is", "entries are")
-    text = f"Nothing is left to copy: {entries} under {new!r}, and none under {old!r}"
-    _report_copy(console, old, new, asdict(prefixes.PrefixCopy()), dry_run, text)
+def _text(counts: Counts) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
-def _report_copy(
-    console: Console, old: str, new: str, counts: Counts, dry_run: bool, text: str
-) -> None:
-    text = f"Dry run, nothing was written: {text}" if dry_run else text
-    console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
-    if not (_is_incomplete(counts) or console.as_json or dry_run):
-        console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
-
-
-def _is_incomplete(counts: Counts) -> bool:
-    return bool(counts["different"] or counts["unreadable"])
-
-
-def _incomplete(counts: Counts, where: str, advice: str = "") -> CeleryCommandException:
-    """Return the error for entries that were not copied; ``where`` is where others are."""
-    different = f"{counts['different']} different from the entry of the same name {where}"
-    message = f"Not all entries were copied: {different}, {counts['unreadable']} unreadable"
-    return failure(f"{message}{advice}", EX_CONFLICT)
+def _fail_if_incomplete(counts: Counts, where: str, advice: str = "") -> None:
+    """End the command with an error if entries were not copied; ``where`` is where others are."""
+    if counts["different"] or counts["unreadable"]:
+        different = f"{counts['different']} different from the entry of the same name {where}"
+        message = f"Not all entries were copied: {different}, {counts['unreadable']} unreadable"
+        raise failure(f"{message}{advice}", EX_CONFLICT)
 
 
 def _store(client: Any, prefix: str) -> store.Store:
@@ -186,12 +170,12 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
     """Copy all entries and counters; return the number of entries for each outcome."""
     with progress(console, "Copying", sum(_sizes(client, source))) as advance:
         counts = asdict(prefixes.copy_to_shards(client, source, target, advance))
-    if not force and _is_incomplete(counts):
+    if not force:
         advice = (
             ". Correct or delete the entries that were not copied, and run the command again; or "
             "use --force"
         )
-        raise _incomplete(counts, "in the new shards", advice)
+        _fail_if_incomplete(counts, "in the new shards", advice)
     sums = commands.total_stats([_store(client, prefix) for prefix in source.prefixes])
     stats = Keys(target.prefixes[0]).stats
     for name, text in sums.items():
@@ -250,7 +234,7 @@ def _report_shards(
         console.note("Dry run, nothing was written")
         return
     if counts:
-        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+        console.note(_text(counts))
     console.note(f"Set redbeat_shards = {target.shards} in all programs that use the schedule")
     if note.left:
         earlier = ", ".join(map(str, note.left))

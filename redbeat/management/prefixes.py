@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -107,25 +106,24 @@ def copy_prefix(
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
-    source, target, result = Keys(old), Keys(new), PrefixCopy()
+    source, target, result, advance = Keys(old), Keys(new), PrefixCopy(), progress or int
     if not dry_run:
         _copy_hash(client, source.calendars, target.calendars)
     for page in _entries(client, source):
         # RedBeat computes task ids from the prefix, so another prefix would change them.
         entries = [entry._replace(fields=_with_task_ids(source, entry)) for entry in page]
-        outcomes = _copy(client, target, entries, dry_run)
+        outcomes = _copy(client, entries, lambda _name: target, dry_run)
         result.count(outcomes, note)
         if delete and not dry_run:
             present = [entry.name for entry, outcome in outcomes if outcome in PRESENT]
             _delete(client, source, present)
-        if progress is not None:
-            progress(len(page))
-    if delete:
-        result.deleted = result.copied + result.same
+        advance(len(page))
     if not dry_run:
         _copy_hash(client, source.stats, target.stats, delete)
-        aside = (source.calendars, source.calendar_users, source.expected, source.failing)
-        _delete_keys(client, aside if delete else ())
+    if delete:
+        result.deleted = result.copied + result.same
+    if delete and not dry_run:
+        client.delete(source.calendars, source.calendar_users, source.expected, source.failing)
     return result
 
 
@@ -142,13 +140,13 @@ def copy_to_shards(
     result, targets = PrefixCopy(), [Keys(prefix) for prefix in target.prefixes]
     for keys in targets:
         _copy_hash(client, Keys(source.prefixes[0]).calendars, keys.calendars)
+
+    def keys_of(name: bytes) -> Keys:
+        return targets[target.shard_of(text_of(name))]
+
     for prefix in source.prefixes:
         for page in _entries(client, Keys(prefix)):
-            parts: defaultdict[int, list[SourceEntry]] = defaultdict(list)
-            for entry in page:
-                parts[target.shard_of(text_of(entry.name))].append(entry)
-            for shard, part in parts.items():
-                result.count(_copy(client, targets[shard], part))
+            result.count(_copy(client, page, keys_of))
             progress(len(page))
     return result
 
@@ -170,8 +168,7 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
         fields = [name for name, _ in stats if name != key_of(commands.LAYOUT)]
         if fields:
             _raw(client, "HDEL", keys.stats, *fields)
-        aside = [key for key in keys.aside if key != keys.stats]
-        _delete_keys(client, (keys.schedule, keys.statics, *aside))
+        client.delete(*{keys.schedule, keys.statics, *keys.aside} - {keys.stats})
     return deleted
 
 
@@ -232,53 +229,45 @@ def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
 
 
 def _copy(
-    client: Any, keys: Keys, entries: Sequence[SourceEntry], dry_run: bool = False
+    client: Any,
+    entries: Iterable[SourceEntry],
+    keys_of: Callable[[bytes], Keys],
+    dry_run: bool = False,
 ) -> Outcomes:
-    """Store entries under another prefix, and return their outcomes.
+    """Store entries under the keys that ``keys_of`` returns for a name, and return the outcomes.
 
     If ``dry_run`` is true, nothing is written.
     """
-    prefix = key_of(keys.prefix)
     readable = [entry for entry in entries if DEFINITION in entry.fields]
     outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
     pipe = client.pipeline(transaction=False)
     for entry in readable:
-        # HSETNX writes the definition first, so only one of two concurrent writers creates the
-        # entry.
-        if not dry_run:
-            _raw(pipe, "HSETNX", prefix + entry.name, DEFINITION, entry.fields[DEFINITION])
-        _raw(pipe, "HGETALL", prefix + entry.name)
+        _raw(pipe, "HGETALL", key_of(keys_of(entry.name).prefix) + entry.name)
     replies = pipe.execute(raise_on_error=False)
     pipe = client.pipeline(transaction=False)
-    for entry, reply in zip(readable, replies if dry_run else replies[1::2], strict=True):
+    for entry, reply in zip(readable, replies, strict=True):
         outcome = _outcome(entry.fields, _fields(reply))
         outcomes.append((entry, outcome))
         if outcome in PRESENT and not dry_run:
-            _write_rest(pipe, keys, entry, with_fields=outcome == "copied")
+            _write(pipe, keys_of(entry.name), entry, with_fields=outcome == "copied")
     pipe.execute()
     return outcomes
 
 
 def _outcome(fields: Fields, stored: Fields | None) -> str:
     """Return the outcome of a readable entry; ``stored`` is None if the key is not a hash."""
-    if stored is None:
-        return "different"
-    # An earlier copy may have stopped after it had written only the definition.
-    if stored in ({}, {DEFINITION: fields[DEFINITION]}):
+    if stored == {}:
         return "copied"
-    same = all(stored.get(name) == fields.get(name) for name in (DEFINITION, POLICY))
+    names = DEFINITION, POLICY
+    same = stored and all(stored.get(name) == fields.get(name) for name in names)
     return "same" if same else "different"
 
 
-def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
-    """Store all data of an entry except its definition.
-
-    The fields of the entry's hash are written only if ``with_fields`` is true.
-    """
+def _write(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
+    """Store an entry; what an interrupted copy has stored already stays as it is."""
     key = key_of(keys.prefix) + entry.name
-    others = [pair for pair in entry.fields.items() if pair[0] != DEFINITION]
-    if with_fields and others:
-        _raw(pipe, "HSET", key, *chain.from_iterable(others))
+    if with_fields:
+        _raw(pipe, "HSET", key, *chain.from_iterable(entry.fields.items()))
     _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
     if with_fields and words.INBOX.encode() in entry.fields:
         _raw(pipe, "ZADD", key_aside(keys.prefix, words.INBOX), 0, key)
@@ -313,11 +302,6 @@ def _delete(client: Any, keys: Keys, names: Iterable[bytes]) -> None:
         _raw(pipe, "HDEL", keys.quarantine, key)
         _raw(pipe, "DEL", key)
     pipe.execute()
-
-
-def _delete_keys(client: Any, keys: Iterable[str]) -> None:
-    for key in keys:
-        _raw(client, "DEL", key)
 
 
 def _raw(client: Any, *command: Any) -> Any:
