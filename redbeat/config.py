@@ -14,7 +14,7 @@ from redis import Redis, RedisCluster
 
 from redbeat import settings
 from redbeat.connection.cluster import is_cluster
-from redbeat.connection.parameters import read_endpoint
+from redbeat.connection.endpoint import read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
@@ -204,7 +204,10 @@ class RedBeatConfig(settings.Settings):
             problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
         if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.use_ssl.inherited:
-            problem = "redbeat_redis_use_ssl has no effect on redbeat_redis_url, a redis:// URL"
+            problem = (
+                f"redbeat_redis_use_ssl has no effect on {self.endpoint.url.setting}, a "
+                f"{self.endpoint.scheme}:// URL"
+            )
             yield problem, "use a rediss:// URL for TLS, or remove redbeat_redis_use_ssl"
         key = settings.find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:

@@ -12,7 +12,6 @@ from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
-from redbeat.connection.celery_notation import sentinel_problem
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
 from redbeat.errors import ConfigurationError, NotAllowedError
@@ -41,24 +40,26 @@ TIMEOUTS = {
 CELERYS_CONNECT_TIMEOUT = 4
 
 
+#: A scheme of ``redbeat_redis_url`` -> how Celery writes such a broker.
+CELERYS_NOTATION = {
+    "unix": "use redis+socket:// as broker_url",
+    "redis-sentinel": "write sentinel://:PASSWORD@HOST:26379/DATABASE for each Sentinel, separated "
+    "by ';', and the name of the master as 'master_name' in broker_transport_options",
+}
+
+
 def broker_connection(app: Celery, **options: Any) -> Any:
     """Return a lazy connection to the broker of an app. No network traffic.
 
-    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``, or of a
-    Sentinel as ``result_backend``.
+    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``.
     """
-    problem = sentinel_problem(app)
-    if problem:
-        raise ConfigurationError(problem)
     try:
         return app.connection_for_write(**options)
     except KeyError:
         url = str(app.conf.broker_write_url)
-        is_socket = url_scheme(url) == "unix"
-        fix = "use redis+socket:// as broker_url" if is_socket else "correct its scheme"
+        fix = CELERYS_NOTATION.get(url_scheme(url), "correct its scheme, and set redbeat_redis_url")
         raise ConfigurationError(
-            f"broker_url is {safe_url(url)!r}, which Celery does not know: {fix}, and set "
-            "redbeat_redis_url to the Redis that holds the schedule"
+            f"broker_url is {safe_url(url)!r}, which Celery does not know: {fix}"
         ) from None
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 from redis import exceptions
 from redis.cluster import RedisCluster
 
+from redbeat.errors import ConfigurationError
+
 # Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
 
@@ -29,14 +31,15 @@ class LateCluster(RedisCluster):
     ``RedisError``, the client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the
     command is retried.
 
-    ``arguments`` are the arguments of redis-py's ``RedisCluster``. The client connects inside the
-    context manager that ``translate_errors`` returns.
+    ``arguments`` are the arguments of redis-py's ``RedisCluster``. If the server is not part of a
+    cluster, the client raises :exc:`ConfigurationError` with the message ``remedy``.
     """
 
-    def __init__(self, translate_errors: Any, **arguments: Any) -> None:
+    def __init__(self, remedy: str, **arguments: Any) -> None:
+        self._remedy = remedy
         self._connect_lock = RLock()
-        # The arguments of _connect(), or None after the client has connected.
-        self._pending: tuple[Any, dict[str, Any]] | None = (translate_errors, arguments)
+        # The arguments of redis-py, or None after the client has connected.
+        self._pending: dict[str, Any] | None = arguments
         self._connecting = False
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +51,7 @@ class LateCluster(RedisCluster):
             raise AttributeError(name)
         with self._connect_lock:
             if not self._connecting and self._pending is not None:
-                self._connect(*self._pending)
+                self._connect(self._pending)
             if name not in self.__dict__:
                 raise AttributeError(name)
             return self.__dict__[name]
@@ -56,12 +59,16 @@ class LateCluster(RedisCluster):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
-    def _connect(self, translate_errors: Any, arguments: dict[str, Any]) -> None:
+    def _connect(self, arguments: dict[str, Any]) -> None:
         self._connecting = True
         try:
-            with translate_errors():
+            with server_errors():
                 super().__init__(**arguments)
             self._pending = None
+        except exceptions.ConnectionError as error:
+            if "not enabled" not in str(error):
+                raise
+            raise ConfigurationError(self._remedy) from error
         finally:
             self._connecting = False
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from inspect import signature
-from pathlib import Path
 from typing import Any, Final
 
-from celery.utils.serialization import strtobool
 from redis.connection import SSLConnection
 
 from redbeat.errors import ConfigurationError, did_you_mean
 from redbeat.printing import get_logger
+
+from .endpoint import Endpoint, Source
+from .urls import MANY_SERVERS, SOCKETS
 
 logger = get_logger("celery.beat")
 
@@ -27,26 +28,42 @@ TLS_OPTIONS: Final = frozenset(
 CERT_REQS: Final = ("none", "optional", "required")
 
 
-@dataclass(frozen=True, repr=False)
-class Source:
-    """A value that may be secret, the name of its setting, and whether this is the broker's."""
+def encryption(endpoint: Endpoint, scheme: str, url: Source, options: Source) -> dict[str, Any]:
+    """Return redis-py's TLS arguments for a URL of ``scheme``, or an empty dict if TLS is off.
 
-    setting: str
-    value: Any
-    inherited: bool = False
-
-
-class KeyPassword:
-    """A callable that returns the password of a private key.
-
-    A program that prints the TLS options does not show the password.
+    ``url`` has the TLS options of the URL, ``options`` those among the client options. Raises
+    :exc:`ConfigurationError` if there are TLS options, but TLS is off.
     """
+    use_ssl = endpoint.use_ssl
+    if not _wants_tls(endpoint, scheme, url, options):
+        for stray in (url, options):
+            names = sorted(stray.value.keys() - {"ssl"})
+            if names:
+                other = "" if endpoint.is_plain else " or set redbeat_redis_use_ssl"
+                raise ConfigurationError(
+                    f"{stray.setting} has TLS options ({', '.join(names)}), but TLS is off: use a "
+                    f"rediss URL{other}"
+                )
+        return {}
+    if not isinstance(use_ssl.value, Mapping):
+        use_ssl = replace(use_ssl, value={})
+    first = [use_ssl, url] if use_ssl.inherited else [url, use_ssl]
+    return tls_options([*first, options])
 
-    def __init__(self, password: str | bytes) -> None:
-        self._password = password
 
-    def __call__(self) -> str | bytes:
-        return self._password
+def _wants_tls(endpoint: Endpoint, scheme: str, url: Source, options: Source) -> bool:
+    use_ssl = bool(endpoint.use_ssl.value)
+    if scheme in SOCKETS:
+        return False
+    if scheme == "rediss" or options.value.get("ssl"):
+        return True
+    if endpoint.url.inherited:
+        return use_ssl or bool(url.value)
+    if not endpoint.use_ssl.inherited:
+        return use_ssl and not endpoint.is_plain
+    # broker_use_ssl applies only to Sentinel and cluster URLs, because these URLs usually name the
+    # servers of the broker. A redis URL usually names a server that is not the broker.
+    return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
 
 
 def tls_options(layers: Iterable[Source]) -> dict[str, Any]:
@@ -57,19 +74,21 @@ def tls_options(layers: Iterable[Source]) -> dict[str, Any]:
     option disables the verification of the server. Raises :exc:`ConfigurationError` for an unknown
     option, for an invalid value, and for a file that is missing or invalid.
     """
-    merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    options: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
     for layer in layers:
         for name, value in _known(layer):
-            convert = _CONVERT.get(name)
-            merged[name] = convert(value, f"{layer.setting}[{name!r}]") if convert else value
-            origin[name] = layer.setting
-    if merged["ssl_cert_reqs"] == "none":
+            options[name] = value
+            origin[name] = f"{layer.setting}[{name!r}]"
+    for name, convert in _CONVERT.items():
+        if name in origin:
+            options[name] = convert(options[name], origin[name])
+    if options["ssl_cert_reqs"] == "none":
         # Without certificate verification, the ssl module does not allow a host name check.
-        merged["ssl_check_hostname"] = False
-    _warn_if_unverified(merged, origin)
-    _try_files(merged, origin)
-    return {"ssl": True, **merged}
+        options["ssl_check_hostname"] = False
+    _warn_if_unverified(options, origin)
+    _try_files(options, origin)
+    return {"ssl": True, **options}
 
 
 #: Lower-case parts of error messages that suggest a problem with TLS; see :func:`hint`.
@@ -115,78 +134,56 @@ def _cert_reqs(value: Any, where: str) -> str:
 
 
 def _boolean(value: Any, where: str) -> bool:
-    with suppress(TypeError):
-        if strtobool(value) in (True, False):
-            return bool(strtobool(value))
+    if isinstance(value, bool):
+        return value
     raise ConfigurationError(f"{where} is {value!r}, but must be True or False")
 
 
-def _path(exists: Callable[[Path], bool], kind: str) -> Callable[[Any, str], str | None]:
-    def convert(value: Any, where: str) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, (str, os.PathLike)) or not exists(Path(value)):
-            raise ConfigurationError(f"{where} is {value!r}, but there is no such {kind}")
-        return os.fspath(value)
-
-    return convert
-
-
-def _password(value: Any, where: str) -> KeyPassword | None:
-    if value is None or isinstance(value, KeyPassword):
-        return value
+def _password(value: Any, where: str) -> Callable[[], str | bytes] | None:
+    if value is None:
+        return None
     if isinstance(value, (str, bytes)):
-        return KeyPassword(value)
+        return lambda: value  # a program that prints the function does not show the password
     raise ConfigurationError(f"{where} must be a string or bytes")
 
 
-_file = _path(Path.is_file, "file")
-
 _CONVERT: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "ssl_ca_certs": _file,
-    "ssl_ca_path": _path(Path.is_dir, "directory"),
     "ssl_cert_reqs": _cert_reqs,
-    "ssl_certfile": _file,
     "ssl_check_hostname": _boolean,
-    "ssl_keyfile": _file,
     "ssl_password": _password,
 }
 
 
 def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    for name, unsafe in (("ssl_cert_reqs", "none"), ("ssl_check_hostname", False)):
-        if options[name] == unsafe:
-            what = "certificate" if name == "ssl_cert_reqs" else "host name"
-            setting = origin.get(name) or origin["ssl_cert_reqs"]
-            message = "The %s of the Redis server is not verified: %s[%r] is %r"
-            logger.warning(message, what, setting, name, unsafe)
-            return  # without certificate verification, Python does not check the host name either
+    if options["ssl_cert_reqs"] == "none":
+        name, what = "ssl_cert_reqs", "certificate"
+    elif not options["ssl_check_hostname"]:
+        name, what = "ssl_check_hostname", "host name"
+    else:
+        return
+    message = "The %s of the Redis server is not verified: %s is %r"
+    logger.warning(message, what, origin[name], options[name])
 
 
 def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     """Load the certificates and the key, so that bad files are reported before any command."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
-    if authorities:
-        with _usable("ssl_ca_certs", origin):
-            context.load_verify_locations(cafile=authorities)
-    if certificate:
-        # Without a password argument, OpenSSL would prompt for a password in the terminal.
-        password = options.get("ssl_password") or KeyPassword("")
-        with _usable("ssl_certfile", origin):
-            context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)
-    elif options.get("ssl_keyfile"):
-        raise ConfigurationError(
-            f"{origin['ssl_keyfile']} has ssl_keyfile but no ssl_certfile: add ssl_certfile"
-        )
-
-
-@contextmanager
-def _usable(name: str, origin: Mapping[str, str]) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigurationError(
-            f"{origin[name]}[{name!r}] cannot be used: {error} (check ssl_ca_certs, ssl_certfile, "
-            "ssl_keyfile and ssl_password)"
-        ) from error
+    # Without a password argument, OpenSSL would prompt for a password in the terminal.
+    password = options.get("ssl_password") or (lambda: "")
+    pair: Any = options.get("ssl_certfile"), options.get("ssl_keyfile"), password
+    loaders: dict[str, Callable[[Any], Any]] = {
+        "ssl_ca_certs": context.load_verify_locations,
+        "ssl_ca_path": os.listdir,  # OpenSSL ignores a directory that is missing
+        "ssl_certfile": lambda _: context.load_cert_chain(*pair),
+        "ssl_keyfile": lambda _: context.load_cert_chain(*pair),
+    }
+    for name, load in loaders.items():
+        if options.get(name) is None:
+            continue
+        try:
+            load(options[name])
+        except (OSError, TypeError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ConfigurationError(
+                f"{origin[name]} is {options[name]!r}, which cannot be used: {error} (check "
+                "ssl_ca_certs, ssl_ca_path, ssl_certfile, ssl_keyfile and ssl_password)"
+            ) from error

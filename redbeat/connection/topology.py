@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from inspect import signature
 from typing import Any, Final, TypeAlias
 
@@ -13,60 +11,26 @@ import redis
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from redbeat.errors import ConfigurationError
 
 from .borrowing import connection_like
-from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
 from .cluster import LateCluster, server_errors
+from .endpoint import DEFAULT_SERVICE, Source
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, with_retry
-from .tls import TLS_OPTIONS, Source, tls_options
+from .tls import TLS_OPTIONS, tls_options
 from .urls import SOCKETS
 
 
 class SentinelClient(Redis):
-    """A client of one Sentinel server; the client keeps its last error for error messages."""
+    """A client of one Sentinel, with a short ``repr`` for redis-py's error messages."""
 
-    #: The error of the last command, "" if the last command succeeded.
-    last_error = ""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command and return the reply."""
-        self.last_error = ""
-        try:
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        except RedisError as error:
-            self.last_error = f"{type(error).__name__}: {error}"
-            raise
-
-    def problem(self) -> str:
-        """Return why the server names no master."""
+    def __repr__(self) -> str:
         terms = self.connection_pool.connection_kwargs
-        reason = self.last_error or "knows no running master of this name"
-        return f"{terms['host']}:{terms['port']} ({reason})"
-
-
-class Sentinels(Sentinel):
-    """A ``Sentinel`` of redis-py with an error message that lists the problem of each server."""
-
-    def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
-        super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
-        self.sentinels: list[Any] = [
-            SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
-        ]
-
-    def discover_master(self, service_name: str) -> Any:
-        """Return the address of the master; raise ``MasterNotFoundError`` if no master is found."""
-        try:
-            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
-        except MasterNotFoundError as error:
-            problems = ", ".join(client.problem() for client in self.sentinels)
-            message = f"no Sentinel knows a running master {service_name!r}: {problems}"
-            raise MasterNotFoundError(message) from error
+        return f"{terms['host']}:{terms['port']}"
 
 
 class MasterClient(Redis):
@@ -98,8 +62,8 @@ _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 SENTINEL_DEFAULTS: Final = dict(SOCKET_DEFAULTS, socket_timeout=1.0, socket_connect_timeout=1.0)
 
 REDIS_PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
 
-_UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
 _SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
 _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameters)
 
@@ -110,32 +74,23 @@ def build(parameters: Parameters) -> RawClient:
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
     raises :exc:`ConfigurationError` at its first use if the server is not part of a cluster.
     """
-    scheme, endpoint = parameters.node.scheme, parameters.endpoint
-    if not parameters.redbeat_options.get("cluster"):
-        return _BUILDERS[scheme](parameters)
-    if scheme not in _CLUSTER_SCHEMES:
-        raise ConfigurationError(
-            f"{endpoint.options.setting}['cluster'] is set, but {endpoint.url.setting} is a "
-            f"{scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
-        )
-    return _cluster(parameters)
+    if parameters.endpoint.is_cluster:
+        return _cluster(parameters)
+    if parameters.node.scheme in ("redis-sentinel", "sentinel"):
+        return _sentinel(parameters)
+    return _server(parameters)
 
 
-def _single(parameters: Parameters) -> Redis:
-    host, port = _hosts(parameters, REDIS_PORT)[0]
-    return _master(parameters, host=host, port=port)
-
-
-def _socket(parameters: Parameters) -> Redis:
-    path = parameters.node.path
-    if not path.strip("/"):
-        raise ConfigurationError(
-            f"{parameters.endpoint.url.setting} has no socket path; use unix:///path/to/redis.sock"
-        )
-    return _master(parameters, unix_socket_path=path)
-
-
-def _master(parameters: Parameters, **address: Any) -> Redis:
+def _server(parameters: Parameters) -> Redis:
+    node = parameters.node
+    address: dict[str, Any] = {"host": node.host or "localhost", "port": node.port or REDIS_PORT}
+    if node.scheme in SOCKETS:
+        address = {"unix_socket_path": node.socket_path}
+        if not (node.socket_path or "").strip("/"):
+            raise ConfigurationError(
+                f"{parameters.endpoint.url.setting} has no socket path; use "
+                "unix:///path/to/redis.sock"
+            )
     with _config_errors(parameters):
         client = MasterClient(**{**address, **with_retry(parameters.kwargs)})
         connection_like(client.connection_pool)  # redis-py validates the arguments
@@ -158,7 +113,10 @@ def _sentinel(parameters: Parameters) -> Redis:
     sentinel_kwargs = _sentinel_kwargs(parameters)
     hosts = options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
     with _config_errors(parameters):
-        sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
+        sentinel: Any = Sentinel((), **for_sentinel)  # type: ignore[no-untyped-call]
+        sentinel.sentinels = [
+            SentinelClient(host=host, port=port, **sentinel_kwargs) for host, port in hosts
+        ]
         client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
         connection_like(client.connection_pool)
     return client
@@ -176,18 +134,11 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:
-    kwargs = _cluster_kwargs(parameters)
-    hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
-    nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
-    return LateCluster(partial(_cluster_config_errors, parameters), startup_nodes=nodes, **kwargs)
-
-
-def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     kwargs, endpoint = dict(parameters.kwargs), parameters.endpoint
-    if kwargs.pop("db", 0):
+    if parameters.node.scheme in SOCKETS or kwargs.pop("db", 0):
         raise ConfigurationError(
-            f"{endpoint.url.setting} or {endpoint.options.setting} names a database, but a cluster "
-            "has only database 0: remove the database"
+            f"{endpoint.url.setting} or {endpoint.options.setting} names a socket or a database, "
+            "but a cluster has only database 0, and no socket: remove it, or the option 'cluster'"
         )
     if _RETRY_IS_FOR_CLUSTER and not kwargs.keys() & {"retry", "retry_on_error"}:
         kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
@@ -204,21 +155,13 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
             f"redis-py {redis.__version__} does not support {', '.join(dropped)} for the nodes of "
             f"a cluster: upgrade redis-py, or change {endpoint.options.setting}"
         )
-    return kwargs
-
-
-@contextmanager
-def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
-    try:
-        with _config_errors(parameters):
-            yield
-    except RedisClusterException as error:
-        if "not enabled" in str(error):
-            raise ConfigurationError(
-                f"{parameters.endpoint.url.setting} is not a cluster: use a redis URL, and remove "
-                f"'cluster' from {parameters.endpoint.options.setting}"
-            ) from error
-        raise RedisConnectionError(str(error)) from error
+    hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
+    nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
+    remedy = (
+        f"{endpoint.url.setting} is not a cluster: use a redis URL, and remove 'cluster' from "
+        f"{endpoint.options.setting}"
+    )
+    return LateCluster(remedy, startup_nodes=nodes, **kwargs)
 
 
 @contextmanager
@@ -226,23 +169,7 @@ def _config_errors(parameters: Parameters) -> Iterator[None]:
     """Translate redis-py's errors about invalid arguments into ``ConfigurationError``."""
     try:
         yield
-    except RedisConnectionError as error:
-        if isinstance(error.__cause__, (OSError, RedisError)) or "protocol" not in str(error):
-            raise
-        raise ConfigurationError(f"{parameters.endpoint.options.setting}: {error}") from error
     except (TypeError, ValueError, RedisError) as error:
-        unknown = _UNKNOWN_ARGUMENT.search(str(error))
-        what = f"{unknown[1]!r} is not an option of redis-py" if unknown else str(error)
-        in_url = unknown and unknown[1] in parameters.node.options
+        in_url = any(repr(name) in str(error) for name in parameters.node.options)
         setting = parameters.endpoint.url.setting if in_url else parameters.endpoint.options.setting
-        raise ConfigurationError(f"{setting}: {what}") from error
-
-
-_BUILDERS: Final[Mapping[str, Callable[[Parameters], RawClient]]] = {
-    **dict.fromkeys(("redis", "rediss"), _single),
-    **dict.fromkeys(SOCKETS, _socket),
-    **dict.fromkeys(("redis-sentinel", "sentinel"), _sentinel),
-    "redis-cluster": _cluster,
-}
-
-_CLUSTER_SCHEMES: Final = ("redis", "rediss", "redis-cluster")
+        raise ConfigurationError(f"{setting}: {error}") from error

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+from redis import connection
 
 from redbeat.errors import ConfigurationError
 
@@ -21,12 +23,6 @@ SCHEMES = ("redis", "rediss", *SOCKETS, *MANY_SERVERS)
 
 MASK = "**"
 
-MAX_PORT = 65535
-
-#: Matches a URL with a masked password, from its beginning to the port.
-#: A colon inside an IPv6 address does not begin a port.
-_PORT = re.compile(r"[^:]+://(?:[^/?#]*@)?(?:\[[^]]*\]|[^]\[/?#:@]*):([^/?#@]{1,20})(?:[/?#]|$)")
-
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
 # The last "@" ends the password, because an unquoted password may contain "@", "/", "#" or "?".
@@ -36,15 +32,13 @@ _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*",
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL with decoded parts. ``options`` are the query parameters of the URL, as text."""
+    """A parsed URL. ``options`` are arguments of redis-py, such as ``db`` and ``password``."""
 
     scheme: str
     host: str | None
     port: int | None
-    username: str | None
-    password: str | None
-    path: str
-    options: Mapping[str, str]
+    socket_path: str | None
+    options: Mapping[str, Any]
 
 
 def safe_url(url: Any) -> str:
@@ -103,26 +97,35 @@ def _parse_one(url: str, setting: str) -> Address:
     scheme = url_scheme(url)
     if scheme not in SCHEMES:
         raise ConfigurationError(_unsupported(url, scheme, setting))
+    # redis-py does not know all supported schemes.
+    known = f"{'unix' if scheme in SOCKETS else 'redis'}://{url.partition('://')[2]}"
     try:
-        # Parse each URL like an http URL, because urllib does not know all supported schemes.
-        parts = urlsplit("http://" + url.partition("://")[2])
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        # "from None" hides urllib's error, whose message may contain parts of the password.
-        raise ConfigurationError(_wrong_port(url, setting) or _malformed(url, setting)) from None
-    if port == 0:
-        raise ConfigurationError(_wrong_port(url, setting))
-    if "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS:
-        raise ConfigurationError(_malformed(url, setting))
-    return Address(
-        scheme=scheme,
-        host=unquote(host) if host else None,
-        port=port,
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        path=unquote(parts.path),
-        options=dict(parse_qsl(parts.query)),
-    )
+        parts = urlsplit(known)
+        is_malformed = parts.port == 0 or (_has_late_password(parts) and scheme not in SOCKETS)
+    except ValueError:  # its message may contain parts of the password
+        is_malformed = True
+    if is_malformed:
+        raise ConfigurationError(
+            f"{setting} is malformed: {safe_url(url)!r}; a port is a number from 1 to 65535; quote "
+            "special characters of the user name and the password, such as '/' as %2F and '@' as "
+            "%40"
+        )
+    try:
+        options: dict[str, Any] = connection.parse_url(known)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ConfigurationError(f"{setting}: {error}") from error
+    # redis-py ignores a path that is not a number. The name of kombu is "virtual_host".
+    database = options.pop("virtual_host", "" if scheme in SOCKETS else parts.path).strip("/")
+    if database:
+        options.setdefault("db", database)
+    options.pop("connection_class", None)
+    host, port, path = (options.pop(name, None) for name in ("host", "port", "path"))
+    return Address(scheme, host, port, path, options)
+
+
+def _has_late_password(parts: SplitResult) -> bool:
+    """Return whether an unquoted character of the password ended the address of a server."""
+    return "@" in parts.path and "@" not in parts.netloc
 
 
 def _unsupported(url: str, scheme: str, setting: str) -> str:
@@ -131,24 +134,4 @@ def _unsupported(url: str, scheme: str, setting: str) -> str:
     return (
         f"{setting} is {printable}, which is not the URL of a Redis server{hint}; "
         f"valid schemes are {', '.join(SCHEMES)}"
-    )
-
-
-def _wrong_port(url: str, setting: str) -> str:
-    """Return an error message about the port of an invalid URL, or "" if the port is valid."""
-    shown = safe_url(url)
-    port = _PORT.match(shown)
-    if port is None:
-        return ""
-    text = port[1]
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT:
-        return ""
-    valid = f"a port is a number from 1 to {MAX_PORT}"
-    return f"{setting} has the port {text!r}: {shown!r}; {valid}"
-
-
-def _malformed(url: str, setting: str) -> str:
-    return (
-        f"{setting} is malformed: {safe_url(url)!r}; quote special characters of the user name "
-        "and the password, such as '/' as %2F and '@' as %40"
     )

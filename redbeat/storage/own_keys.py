@@ -12,8 +12,8 @@ from celery import Celery
 
 from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf, key_aside, values_in
-from redbeat.connection.parameters import Endpoint, client_parameters
-from redbeat.connection.tls import Source
+from redbeat.connection.endpoint import Endpoint, Source
+from redbeat.connection.parameters import client_parameters
 from redbeat.connection.topology import build
 from redbeat.errors import ConfigurationError, InvalidEntryError
 

@@ -246,11 +246,8 @@ def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
     settings = {"broker_url": url, "redbeat_redis_url": project.url}
     beat = project.beat(settings=settings)
     assert beat.popen.wait(30) != 0
-    assert beat.output().rstrip().splitlines()[-3:] == [
-        f"Error: broker_url is '{url}', which Celery cannot use. Write these settings:",
-        "broker_url = 'sentinel://nowhere:26379/0'",
-        "broker_transport_options = {'master_name': 'master'}",
-    ]
+    (line,) = (line for line in beat.output().splitlines() if line.startswith("Error: "))
+    assert f"broker_url is '{url}', which Celery does not know: write sentinel://" in line
     assert "KeyError" not in beat.output()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from celery import Celery
 from redis.exceptions import ReadOnlyError
 
-from redbeat import ConfigurationError, RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry
 from tests.topologies.conftest import Site, app_client, open_site, sentinel_settings
 from tests.topologies.groups import SentinelGroup
 
@@ -54,64 +53,6 @@ def test_the_configuration_of_the_manual_for_the_broker(
         broker_url=settings["redbeat_redis_url"],
         broker_transport_options=settings["redbeat_redis_options"],
     )
-
-
-#: The names of the settings of the broker and of the result backend in Celery 3, and today.
-OLD = ("BROKER_URL", "BROKER_TRANSPORT_OPTIONS")
-OLD_RESULTS = ("CELERY_RESULT_BACKEND", "CELERY_RESULT_BACKEND_TRANSPORT_OPTIONS")
-NEW = ("broker_url", "broker_transport_options")
-NEW_RESULTS = ("result_backend", "result_backend_transport_options")
-
-
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # Celery calls it
-@pytest.mark.parametrize(
-    ("scheme", "broker", "results"),
-    [("redis-sentinel", OLD, OLD_RESULTS), ("sentinel", NEW, NEW_RESULTS)],
-)
-def test_the_first_notation_of_the_manual_is_translated(
-    site: Site,
-    sentinel_group: SentinelGroup,
-    scheme: str,
-    broker: tuple[str, str],
-    results: tuple[str, str],
-) -> None:
-    """The printed settings work when they replace the given ones, with both passwords."""
-    options = {
-        "sentinels": sentinel_group.addresses,
-        "password": sentinel_group.password,
-        "db": 0,
-        "service_name": sentinel_group.service,
-        "socket_timeout": 5.0,
-        "sentinel_kwargs": {"password": sentinel_group.sentinel_password},
-    }
-    url = f"{scheme}://redis-sentinel:26379"
-    given = dict(zip((*broker, *results), (f"{url}/0", options, f"{url}/1", options), strict=True))
-    old = Celery("old", set_as_current=False)
-    old.config_from_object(given)
-    with pytest.raises(ConfigurationError) as caught:
-        RedBeatScheduler(old, lazy=True)
-    _, _, code = str(caught.value).partition(":\n")
-    passwords = {
-        "<password of the Sentinels>": str(sentinel_group.sentinel_password),
-        "<password>": str(sentinel_group.password),
-    }
-    for place, password in passwords.items():
-        assert password not in str(caught.value)
-        code = code.replace(place, password)
-    printed: dict[str, Any] = {}
-    exec(code, {}, printed)
-    assert printed.keys() == given.keys()
-    app = Celery("new", set_as_current=False)
-    app.config_from_object(printed)
-    RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
-    scheduler = RedBeatScheduler(app)
-    scheduler.apply_async(RedBeatSchedulerEntry("a", "t", 60.0, app=app))
-    scheduler.close()
-    assert site.client.llen("celery") == 1
-    app.backend.store_result("id", 1, "SUCCESS")
-    assert site.client.info("keyspace")["db1"]["keys"] == 1
-    app_client(app).close()
-    app.close()
 
 
 def test_another_database(site: Site, sentinel_group: SentinelGroup) -> None:
