@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery, Task
@@ -37,6 +35,8 @@ from redbeat.storage.rows import Look, Row
 from redbeat.storage.store import Store
 from redbeat.storage.words import INBOX
 
+from .whose import LIBRARY, OURS, USER, judge, overridden, whose
+
 if TYPE_CHECKING:
     from .beat import Beat
 
@@ -54,24 +54,6 @@ APPLY: Final = "apply_async"
 DECIDING: Final = ("is_due", "decode_meta", "from_key")
 CELERYS: Final = Task.apply_async
 
-#: Whose code a method is.
-OURS, LIBRARY, USER = "ours", "library", "user"
-
-#: The module of RedBeat's scheduler class, which imports this one.
-SCHEDULERS: Final = "redbeat.schedulers"
-
-#: Directories of installed packages.
-INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-
-#: The packages whose schedules decide as RedBeat's own functions do.
-KNOWN_PACKAGES: Final = frozenset({"celery", "redbeat"})
-
-#: The attributes in which properties, methods and partial functions hold their function.
-HOLDS: Final = ("fget", "__func__", "func")
-
-#: Maximum number of wrappers around a method.
-MOST_WRAPPERS: Final = 20
-
 #: Maximum number of entry objects that are kept to be copied.
 MOST_ENTRIES: Final = 1000
 
@@ -83,79 +65,6 @@ NOT_AN_ENTRY: Final = (
     "beat: Entry %s of the schedule does not run: is_due() of class %s raised %s. An entry must be "
     "a RedBeatSchedulerEntry, or a ScheduleEntry of Celery"
 )
-
-
-# -- whose code it is ------------------------------------------------------------------------------
-
-
-def _files_of(value: Any) -> Iterator[str]:
-    """Yield the source files of a callable or property: the outermost wrapper's first.
-
-    A wrapper made by ``functools.wraps`` has the name and module of what it wraps, so only its code
-    object says where it comes from.
-    """
-    for _ in range(MOST_WRAPPERS):
-        if value is None:
-            return
-        if hasattr(type(value), "_self_wrapper"):  # wrapt, also the copies of it in other packages
-            yield from _files_of(getattr(value, "_self_wrapper", None))
-            value = value.__wrapped__
-            continue
-        held = next((name for name in HOLDS if hasattr(value, name)), "")
-        if held:
-            value = getattr(value, held)
-            continue
-        code = getattr(value, "__code__", None)
-        yield _file_of_class(value) if code is None else code.co_filename
-        value = getattr(value, "__dict__", {}).get("__wrapped__")
-
-
-def _file_of_class(value: Any) -> str:
-    cls = value if isinstance(value, type) else type(value)
-    return getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-
-
-def _whose(value: Any, base: type) -> str:
-    """Return whose code ``value`` is, which stands in a class that is not the user's.
-
-    That code is either ours or Celery's, or somebody replaced it.
-    """
-    own_files = {_file_of_class(cls) for cls in base.__mro__}
-    files = [file for file in _files_of(value) if file not in own_files]
-    if not files:
-        return OURS
-    installed = all(INSTALLED.intersection(PurePath(file).parts) for file in files)
-    return LIBRARY if installed else USER
-
-
-def _own_base(kind: type) -> type:
-    """Return RedBeat's scheduler class, of which ``kind`` is a subclass, or ``kind`` itself."""
-    return next((cls for cls in kind.__mro__ if cls.__module__ == SCHEDULERS), kind)
-
-
-def judge(cls: type, name: str, base: type) -> str:
-    """Return whose code the method ``name`` of ``cls`` is, a subclass of ``base``.
-
-    What a subclass overrides is the user's, wherever it lives. What somebody put into ``base`` or
-    its bases is a library's if all its code lives in installed packages (Sentry, OpenTelemetry),
-    else the user's.
-    """
-    for owner in cls.__mro__:
-        if name in vars(owner):
-            value = vars(owner)[name]
-            if owner in base.__mro__:
-                return _whose(value, base)
-            return OURS if value is getattr(base, name, None) else USER
-    return OURS
-
-
-def _overridden(cls: type, names: tuple[str, ...], base: type) -> str:
-    """Return the first method that is the user's, as ``Class.method``; "" if there is none."""
-    for name in names:
-        if judge(cls, name, base) == USER:
-            owner = next(owner for owner in cls.__mro__ if name in vars(owner))
-            return f"{owner.__name__}.{name}"
-    return ""
 
 
 # -- calling it ------------------------------------------------------------------------------------
@@ -234,7 +143,7 @@ class OwnCall:
         entry, part, seconds = self.entry, self.part, self.seconds
         if part.successor is not None and entry.scores_itself():
             return self._score_of(part.successor)
-        asked = judge(type(entry), "is_due", RedBeatSchedulerEntry) == USER
+        asked = judge(type(entry), "is_due") == USER
         if not (asked or self.declined):
             return None
         if seconds is None:
@@ -298,23 +207,21 @@ class OwnCode:
             self._judge(kind, entry)
 
     def _judge(self, kind: type, entry: Any) -> None:
-        app, own, ours = self._app, vars(self._scheduler), _own_base(kind)
-        whose = [judge(kind, name, ours) for name in OF_SCHEDULER]
-        replaced = {name: _whose(own[name], kind) for name in OF_SCHEDULER if name in own}
+        app, own = self._app, vars(self._scheduler)
+        methods = [judge(kind, name) for name in OF_SCHEDULER]
+        replaced = {name: whose(own[name]) for name in OF_SCHEDULER if name in own}
         users = [f"{kind.__name__}.{name}" for name, one in replaced.items() if one == USER]
-        method = _overridden(kind, OF_SCHEDULER, ours) or next(iter(users), "")
-        own_classes: list[type] = []
-        if isinstance(entry, type):
-            method = method or _overridden(entry, OF_ENTRY, RedBeatSchedulerEntry)
-            own_classes = [cls for cls in entry.__mro__ if cls not in RedBeatSchedulerEntry.__mro__]
+        entry_class = entry if isinstance(entry, type) else RedBeatSchedulerEntry
+        method = overridden(kind, OF_SCHEDULER) or next(iter(users), "")
+        method = method or overridden(entry_class, OF_ENTRY)
         #: The overridden method of the scheduler or its ``Entry`` class, as ``Class.method``; "".
         self.method = method
         #: Whether the objects of entries decide whether they are due, also before their time.
-        self.entries_decide = any(name in vars(cls) for cls in own_classes for name in DECIDING)
+        self.entries_decide = bool(overridden(entry_class, DECIDING))
         eager = "task_always_eager" if app.conf.task_always_eager else ""
         #: Why all runs go through the hold: :attr:`method`, a patched ``Task``, eager tasks; "".
-        self._all = method or _overridden(Task, (APPLY,), Task) or eager
-        wrapped = LIBRARY in whose or LIBRARY in replaced.values()
+        self._all = method or overridden(Task, (APPLY,)) or eager
+        wrapped = LIBRARY in methods or LIBRARY in replaced.values()
         calls = bool(method) and not method.endswith(f".{TICK}")
         #: Whether all runs have an entry object, and whether code of others sees all runs.
         self._makes_entries = wrapped or calls or entry is not RedBeatSchedulerEntry
@@ -327,10 +234,10 @@ class OwnCode:
         """
         app, producer = self._app, getattr(self._scheduler, "Producer", None)
         return (
-            judge(Task, APPLY, Task) != OURS
-            or judge(type(app), "send_task", Celery) != OURS
+            judge(Task, APPLY) != OURS
+            or judge(type(app), "send_task") != OURS
             or "send_task" in vars(app)
-            or judge(kind, "producer", _own_base(kind)) != OURS
+            or judge(kind, "producer") != OURS
             or (producer or app.amqp.Producer) is not Producer
         )
 
@@ -352,7 +259,7 @@ class OwnCode:
             if task is None or (APPLY not in vars(task) and task.__class__.apply_async is CELERYS):
                 return "", False  # as for nearly all runs
         applied = self._own_apply(rule.task)
-        method = self._all or _own_is_due(rule.schedule) or applied
+        method = self._all or overridden(type(rule.schedule), ("is_due",)) or applied
         return method, bool(self._has_others or self.caller or applied)
 
     @property
@@ -372,7 +279,7 @@ class OwnCode:
         cls = type(task)
         if APPLY in vars(task):
             return f"{name}.{APPLY}"
-        return "" if cls.apply_async is Task.apply_async else _overridden(cls, (APPLY,), Task)
+        return "" if cls.apply_async is Task.apply_async else overridden(cls, (APPLY,))
 
     @cached_property
     def _tasks(self) -> Any:
@@ -424,14 +331,6 @@ class OwnCode:
         except Exception as error:
             raise CannotRunHereError(described(error)) from error
         return loaded
-
-
-def _own_is_due(schedule: Any) -> str:
-    """Return the ``is_due`` of a user's schedule class, "" for a class of Celery or RedBeat."""
-    method = getattr(type(schedule), "is_due", None)
-    if getattr(method, "__module__", "").partition(".")[0] in KNOWN_PACKAGES:
-        return ""
-    return f"{type(schedule).__name__}.is_due"
 
 
 def _part_in(run: Run) -> decide.Run:

@@ -7,12 +7,8 @@ may change a message, or wants to know of it, is a reason for Celery to make the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from os import sep
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import celery
-import kombu
 from celery import signals
 from celery.app.routes import MapRoute
 from celery.backends.rpc import RPCBackend
@@ -20,14 +16,9 @@ from celery.utils.nodenames import anon_nodename
 from kombu.entity import Exchange, Queue
 from kombu.serialization import registry
 
-import redbeat
 from redbeat.entries.lazy import SCALARS
 
-#: Where code lives that may have a say in a rendered message.
-HOMES: Final = tuple(
-    f"{Path(str(file)).parent}{sep}"
-    for file in (celery.__file__, kombu.__file__, redbeat.__file__, __file__)
-)
+from .whose import OURS, whose
 
 #: The channels of messages that are rendered. Their module needs packages that only users of a
 #: Redis broker have, so their names are compared.
@@ -222,15 +213,8 @@ def _signals() -> tuple[Any, ...]:
 
 
 def foreign_code(owner: Any, name: str, function: Any) -> str:
-    """Return "" if the code of a function is Celery's, kombu's or RedBeat's, else whose it is.
-
-    A function that wraps another one is foreign, wherever it comes from.
-    """
-    if function is None:
-        return ""
-    code = getattr(function, "__code__", None)
-    wraps = hasattr(function, "__wrapped__")
-    if code is not None and not wraps and code.co_filename.startswith(HOMES):
+    """Return "" if the code of a function is Celery's, kombu's or RedBeat's, else whose it is."""
+    if function is None or whose(function) == OURS:
         return ""
     kind = owner if hasattr(owner, "__name__") else type(owner)
     return f"{name}() of {name_of(kind)} is code of {getattr(function, '__module__', None)}"
