@@ -140,8 +140,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         If no entry has the name ``name``, the method returns ``default``, or raises KeyError
         without a ``default``. If several callers pop the same entry, only one caller gets the
-        entry. The method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two
-        round trips.
+        entry. If Redis's reply is lost, the entry may be deleted although KeyError is raised. The
+        method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two round trips.
         """
 
         try:

@@ -9,19 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import from_timestamp
-from redbeat.codec import stored
 from redbeat.errors import InvalidEntryError
-
-from .decide import is_id
 
 #: Maximum number of manually triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
 
 #: The default rate of a backfill, in runs per second.
 BACKFILL_RATE: Final = 10.0
-
-#: The word at the end of the stored text of a finished backfill.
-DONE: Final = "done"
 
 #: A backfill that falls behind its rate catches up on at most this number of seconds.
 BURST: Final = 1.0
@@ -70,35 +64,6 @@ class Backfill(NamedTuple):
         """Whether the backfill has no run left to send."""
         return self.ready_at is None
 
-    @classmethod
-    def read(cls, token: str) -> Backfill:
-        """Return the backfill in a stored text.
-
-        Raises ValueError for a text that is not the :attr:`token` of a backfill.
-        """
-        head, _, ready = token.rpartition(":")
-        run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
-        since, until = _span(span)
-        left = tuple(map(_span, left_text.split(","))) if left_text else ()
-        sent, total = map(stored.whole_in, (sent_text, total_text))
-        rate = stored.number_in(rate_text)
-        ready_at = None if ready == DONE else stored.seconds_in(ready)
-        if rate is None or rate < MIN_RATE or sent is None or total is None:
-            raise ValueError(f"{token:.100} has no valid rate, or no number of runs")
-        backfill = cls(run_id, since, until, rate, sent, total, left, ready_at)
-        valid = is_id(run_id) and len(left) <= MAX_SPANS and backfill.finished != bool(left)
-        if not valid or backfill.token != token:
-            raise ValueError(f"RedBeat does not write backfills like {token:.100}")
-        return backfill
-
-    @property
-    def token(self) -> str:
-        """The text to store."""
-        ready = DONE if self.ready_at is None else f"{self.ready_at:.6f}"
-        left = ",".join(map(_span_text, self.left))
-        span = _span_text((self.since, self.until))
-        return f"{self.id}/{self.rate:g}/{self.sent}/{self.total}/{span}/{left}:{ready}"
-
     def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
         """Yield the nominal instants of the runs that are not sent yet."""
         for since, until in self.left:
@@ -123,17 +88,6 @@ class Backfill(NamedTuple):
         left = tuple((max(a, following), b) for a, b in self.left if b > following)
         ready_at = max(self.ready_at + 1 / self.rate, now - BURST)
         return done._replace(left=left, ready_at=ready_at)
-
-
-def _span(text: str) -> Span:
-    since, until = map(stored.instant_in, text.split("~"))
-    if since is None or until is None:
-        raise ValueError("a span must have two instants in UNIX seconds")
-    return since, until
-
-
-def _span_text(span: Span) -> str:
-    return "~".join([f"{at.timestamp():.6f}".rstrip("0").rstrip(".") for at in span])
 
 
 class Planned(NamedTuple):

@@ -10,11 +10,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from celery import Celery
-from redis.exceptions import ResponseError
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
-from redbeat.codec.stored import bytes_of, string_in, text_of, texts_in
-from redbeat.config import key_aside
+from redbeat.codec.stored import string_in
 from redbeat.entries import backfill, changes
 from redbeat.entries.backfill import MAX_TRIGGERS, MIN_RATE, Backfill
 from redbeat.entries.decide import DISABLED
@@ -28,12 +26,8 @@ from redbeat.entries.status import how_to_schedule, shown_state
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.commands import batches, not_an_entry
-from redbeat.storage.reading import read_rows
-from redbeat.storage.rows import Change, Row, digest_of, new_mark
+from redbeat.storage.rows import Change, Row, digest_of
 from redbeat.storage.store import Store
-
-#: The side key in which :func:`pop` notes for a minute what it deleted.
-POPPED, REMEMBERED = "popped:", "60"
 
 #: What a definition or policy raises that is not a JSON object.
 UNREADABLE = (ValueError, TypeError)
@@ -215,47 +209,31 @@ def pop(store: Store, key: str, check: Callable[[Row], object] = lambda row: row
     """Delete an entry, and return what was stored; None if another caller was faster, or none is.
 
     Raises what ``check`` raises for what is stored, and then deletes nothing. Takes two round
-    trips, and two more for each change of the entry in between. A note stays for a minute: if the
-    reply is lost, the repeated call is told by it that the entry was there.
+    trips, and one more for each change of the entry in between.
     """
-    row, note = changes.read(store, [key]).get(key), POPPED + new_mark()
-    while row is not None:
+
+    def removed(row: Row, _now: float) -> Change | None:
         if row.problem:
             raise DecodeError("definition", not_an_entry(key))
+        if row.definition is None:
+            return None
         check(row)
-        change = deletion(key, row)
-        change.index.append(["SET", note, "1", "EX", REMEMBERED])
-        (answer,) = changes.apply(store, [change]).answers
-        if answer.word == words.DONE or _is_noted(store.part_of(key), note):
-            return row
-        row = answer.row
-    return None
+        return deletion(key, row)
+
+    row = change_all(store, [key], removed, new=True).get(key)
+    return None if row is None or row.definition is None else row
 
 
-def _is_noted(store: Store, note: str) -> bool:
-    try:
-        return bool(store.client.get(key_aside(store.keys.prefix, note)))
-    except ResponseError:  # no right to a key aside of the prefix
-        return False
-
-
-def forget(store: Store, members: Iterable[str]) -> list[str]:
-    """Take members without an entry out of the schedule, and return them.
+def forget(store: Store, members: Iterable[str]) -> None:
+    """Take members without an entry out of the schedule.
 
     One that is an entry by now, or another key, stays. Two round trips per 500.
     """
-    gone: list[str] = []
-    for batch in batches(members):
-        rows = dict(zip(batch, read_rows(store, batch), strict=True))
-        made = [
-            deletion(key, row)
-            for key, row in rows.items()
-            if row.definition is None and not row.problem
-        ]
-        answers = changes.apply(store, made).answers if made else ()
-        pairs = zip(made, answers, strict=True)
-        gone += [change.key for change, answer in pairs if answer.word == words.DONE]
-    return gone
+
+    def forgotten(row: Row, _now: float) -> Change | None:
+        return deletion(row.key, row) if row.definition is None and not row.problem else None
+
+    change_all(store, members, forgotten, new=True)
 
 
 def deletion(key: str, row: Row | None = None) -> Change:
@@ -294,13 +272,8 @@ def request_run(store: Store, entry: Any) -> str:
     if word == words.ABSENT:
         _row_of(store, entry)  # says if the key is not an entry's
         raise KeyError(entry.name)
-    if word == words.FULL:
-        problem = f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting; check that a beat runs"
-        raise InvalidEntryError("trigger", problem)
-    if word == words.QUARANTINED:
-        raise _quarantined(entry)
-    if word == words.UNSCHEDULED:
-        raise _unscheduled(entry)
+    if word != words.DONE:
+        raise _refusal(word, entry)
     return str(entry.task_id_of(run_id))
 
 
@@ -338,8 +311,7 @@ def request_backfill(
         if any(one.id == run_id for one in state.backfills):
             return None  # an earlier attempt stored it, and its reply was lost
         # Read after the row: if a run is recorded in between, the change differs.
-        text = store.client.hget(bytes_of(row.key), words.HISTORY)
-        runs = read_history("\n".join(texts_in(text_of(text) if text else None)))
+        runs = read_history(store.past(row.key).lines)
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in state.backfills if not (again and one.finished)]
         ends = max(min(span[1], backfill.first_to_send(stored, now)), span[0])
@@ -350,9 +322,9 @@ def request_backfill(
         if dry_run or plan.backfill is None:
             return None
         if not row.score:
-            raise _unscheduled(stored)
+            raise _refusal(words.UNSCHEDULED, stored)
         if state.quarantine is not None:
-            raise _quarantined(stored)
+            raise _refusal(words.QUARANTINED, stored)
         backfills = backfill.with_backfill(state.backfills, plan.backfill, again)
         return _with_backfills(row, stored, backfills, now)
 
@@ -404,13 +376,15 @@ def _change(store: Store, entry: Any, change: Callable[[Row, float], Change | No
         raise KeyError(entry.name)
 
 
-def _quarantined(entry: Any) -> InvalidEntryError:
-    return InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair the entry first")
-
-
-def _unscheduled(entry: Any) -> InvalidEntryError:
-    problem = f"{entry.name!r} is not scheduled: {how_to_schedule(str(entry.name))}"
-    return InvalidEntryError("name", problem)
+def _refusal(word: str, entry: Any) -> InvalidEntryError:
+    """Return the error for a request of runs that was refused."""
+    name, waiting = str(entry.name), f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting"
+    field, problem = {
+        words.FULL: ("trigger", f"{waiting}; check that a beat runs"),
+        words.QUARANTINED: ("name", f"{name!r} is in quarantine; repair the entry first"),
+        words.UNSCHEDULED: ("name", f"{name!r} is not scheduled: {how_to_schedule(name)}"),
+    }[word]
+    return InvalidEntryError(field, problem)
 
 
 def _span_of(since: datetime, until: datetime, rate: float) -> tuple[datetime, datetime]:

@@ -7,6 +7,7 @@ a mark between quotes.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec import stored
-from redbeat.entries.backfill import Backfill
+from redbeat.entries.backfill import MAX_SPANS, MIN_RATE, Backfill, Span
 from redbeat.entries.decide import Change, Trigger, is_id
 from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import RunState
@@ -219,9 +220,6 @@ class State:
             part = getattr(self, name)
             if part not in _NONE:
                 fields[name] = part
-        if self.waiting:
-            waiting = [one.token if isinstance(one, Backfill) else one for one in self.waiting]
-            fields["waiting"] = waiting
         return _compact(fields)
 
     @property
@@ -391,6 +389,9 @@ _id = _checked("an id", lambda value: isinstance(value, str) and is_id(value))
 _whole = _checked(
     "a whole number", lambda value: type(value) is int and 0 <= value <= stored.MAX_WHOLE
 )
+_rate = _checked(
+    "a rate", lambda value: type(value) in (int, float) and MIN_RATE <= value < math.inf
+)
 
 
 def _one_of(*known: str) -> Callable[[Any], str]:
@@ -428,7 +429,18 @@ def _parts(kind: Callable[..., Any], *reads: Callable[[Any], Any]) -> Callable[[
 
 
 def _waiting(parts: list[Any]) -> tuple[Waiting, ...]:
-    return tuple(Backfill.read(one) if isinstance(one, str) else _trigger(one) for one in parts)
+    return tuple(_trigger(one) if len(one) == 2 else _backfill(one) for one in parts)
+
+
+def _backfill(parts: list[Any]) -> Backfill:
+    backfill: Backfill = _fields_of_backfill(parts)
+    if len(backfill.left) > MAX_SPANS or backfill.finished == bool(backfill.left):
+        raise ValueError(f"{parts!r:.60} is not a backfill")
+    return backfill
+
+
+def _spans(parts: list[Any]) -> tuple[Span, ...]:
+    return tuple((_instant(since), _instant(until)) for since, until in parts)
 
 
 def _trigger(parts: list[Any]) -> Trigger:
@@ -442,6 +454,10 @@ def _ids(parts: list[Any]) -> tuple[str, ...]:
 
 _ended: Final = _parts(
     Ended, *(_text, _one_of("", *get_args(RunState)), _optional(_seconds), _whole, _error, _seconds)
+)
+
+_fields_of_backfill: Final = _parts(
+    Backfill, *(_id, _instant, _instant, _rate, _whole, _whole, _spans, _optional(_seconds))
 )
 
 #: How the parts are read that are stored by their names, the usual ones first.

@@ -613,8 +613,7 @@ def _judge_backfill(known: Known, decision: Decision) -> Verdict:
     except TooManyStepsError:
         raise
     except (ValueError, OverflowError, OSError) as error:
-        line = backfill.token[:LONGEST_LINE]
-        known.note(logging.ERROR, REMOVED, known.rule.name, line, error)
+        known.note(logging.ERROR, REMOVED, known.rule.name, backfill.id[:LONGEST_LINE], error)
         return Verdict(None, Rest(known.now, _replaced(known.state, backfill)), known)
     if instant is None:  # the schedule was changed, and the backfill has no runs left
         done = backfill.after_run(None, known.now, sent=0)

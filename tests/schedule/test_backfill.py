@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,6 +15,7 @@ from redis.retry import Retry
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule, rrule
 from redbeat.entries.backfill import Backfill
+from redbeat.entries.state import State
 from redbeat.errors import InvalidEntryError
 from tests.samples import long
 from tests.scheduler.clients import CountingRedis, Wire
@@ -26,6 +28,7 @@ from tests.scheduler.conftest import (
     end_run,
     wire,
 )
+from tests.stored import put_state
 
 from .conftest import Make, RoundTrips
 
@@ -383,10 +386,9 @@ def test_many_entries_take_no_more_round_trips(
 def test_the_stored_text_reads_back() -> None:
     since = datetime(2026, 3, 28, 23, 30, 0, 250_000, UTC)
     one = Backfill("ab", since, since + HOUR, 0.5, 3, 9, ((since + HOUR / 2, since + HOUR),), 1.5)
-    assert Backfill.read(one.token) == one
     done = one._replace(left=(), ready_at=None)
-    assert Backfill.read(done.token) == done
-    assert " " not in one.token
+    state = State(waiting=(one, done))
+    assert State.read(state.text(), None) == state
 
 
 def test_a_schedule_that_changes_during_a_backfill(
@@ -402,58 +404,26 @@ def test_a_schedule_that_changes_during_a_backfill(
     assert (progress.sent, progress.finished) == (0, True)
 
 
-#: An hour of a backfill, and runs that another program may store in its place. Each of them was
-#: sent again and again, ended the tick with an error, or ended a command with a traceback.
-VALID = "r/10/1/9/0~3600/60~3600:1.000000"
-HOSTILE = (
-    *("r/10.0/1/9/0~3600/60~3600:1.000000", "r/1e1/1/9/0~3600/60~3600:1.000000"),
-    *("r/1e-9/1/9/0~3600/60~3600:1.000000", "r/1e-09/1/9/0~3600/60~3600:1.000000"),
-    *("r/0/1/9/0~3600/60~3600:1.000000", "r/-1/1/9/0~3600/60~3600:1.000000"),
-    *("r/nan/1/9/0~3600/60~3600:1.000000", "r/inf/1/9/0~3600/60~3600:1.000000"),
-    *("r/10/+1/9/0~3600/60~3600:1.000000", "r/10/1/09/0~3600/60~3600:1.000000"),
-    *("r/10/1/9/0~3600.0/60~3600:1.000000", "r/10/1/9/nan~3600/60~3600:1.000000"),
-    *("r/10/1/9/0~3600/60~inf:1.000000", "r/10/1/9/0~3600/6_0~3600:1.000000"),
-    *("r/10/1/9/0~3600/60~3600:1", "r/10/1/9/0~3600/60~3600:nan", "r/10/1/9/0~3600/60~3600:inf"),
-    # Python reads this number as one in the future, and Lua does not read it.
-    "r/10/1/9/0~3600/60~3600:9_000_000_000",
-    *("r/10/1/9/0~3600/:1.000000", "/10/1/9/0~3600/60~3600:1.000000", "r/10/1/9/0~3600/60~3600:"),
-    *(f"{'r' * 201}{VALID[1:]}", f"r/10/1/9/0~9/{','.join(['0~1'] * 101)}:1.000000", "///////:1"),
-)
+#: An hour of a backfill, and what another program may store in place of one of its parts.
+VALID: list[Any] = ["r", 0.0, 3600.0, 10.0, 1, 9, [[60.0, 3600.0]], 1.0]
+NAN, INF = float("nan"), float("inf")
+HOSTILE: list[tuple[int, Any]] = [
+    *((0, ""), (0, 5), (0, "r" * 201), (0, None)),
+    *((1, NAN), (1, "0"), (1, None), (2, INF), (2, 1e20)),
+    *((3, 1e-9), (3, 0), (3, -1.0), (3, NAN), (3, INF), (3, "10"), (3, True), (3, None)),
+    *((4, -1), (4, 1.0), (4, "1"), (5, True), (5, 10**30), (5, None)),
+    *((6, []), (6, [[0.0, 1.0]] * 101), (6, [[NAN, 1.0]]), (6, [[0.0]]), (6, 5), (6, None)),
+    *((7, NAN), (7, INF), (7, "1"), (7, None)),
+]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(("part", "value"), HOSTILE)
 def test_a_backfill_as_another_program_writes_it(
-    ran: RedBeatSchedulerEntry, world: World, log: pytest.LogCaptureFixture, text: str
+    ran: RedBeatSchedulerEntry, world: World, part: int, value: Any
 ) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - only the type matters
-        Backfill.read(text)
-    world.put_waiting("a", text, "t:1")
-    assert ran.backfills == []
-    scheduler = world.scheduler()
-    for _ in range(4):
-        scheduler.tick()
-    assert world.waiting("a") == 0
-    assert len(scheduler.sent) == 1
-    assert log.text.count("removed the waiting run") == 1
-
-
-@pytest.mark.usefixtures("ran")
-def test_a_backfill_whose_id_is_not_utf_8_is_removed(
-    world: World, log: pytest.LogCaptureFixture
-) -> None:
-    world.put_waiting("a", b"\xff%s" % VALID[1:].encode())
-    scheduler = world.scheduler()
-    for _ in range(3):
-        scheduler.tick()
-    assert world.waiting("a") == 0
-    assert scheduler.sent == []
-    assert "removed the waiting run" in log.text
-
-
-def test_a_finished_backfill_as_another_program_writes_it(
-    ran: RedBeatSchedulerEntry, world: World
-) -> None:
-    world.put_waiting("a", "r/0/1/9/0~3600/:done", "r/10/1/9/0~3600/5~9:done")
+    hostile = [*VALID[:part], value, *VALID[part + 1 :]]
+    put_state(world.client, "redbeat:a", waiting=[hostile])
+    assert State.read(world.client.hget("redbeat:a", "beat_state"), None).problem
     assert ran.backfills == []
     assert ran.cancel_backfill() == []
     last, scheduler = last_run(ran), world.scheduler()
@@ -461,14 +431,20 @@ def test_a_finished_backfill_as_another_program_writes_it(
     assert len(finish(scheduler, ran)) == 3
 
 
+@pytest.mark.parametrize("number", [0, 1, 3, 4, 5, 6, 7])
+def test_a_backfill_that_lacks_parts_cannot_be_read(number: int) -> None:
+    assert State.read(json.dumps({"waiting": [VALID[:number]]}), None).problem
+    assert not State.read(json.dumps({"waiting": [VALID]}), None).problem
+
+
 def test_the_longest_backfill_reads_back() -> None:
-    assert Backfill.read(VALID).token == VALID
     since = datetime(9999, 12, 1, 1, 2, 3, 456_789, UTC)
     spans = tuple((since + number * HOUR, since + (number + 1) * HOUR) for number in range(100))
     one = Backfill("r" * 200, since, since + 99 * HOUR, 1e300, 3, 9, spans, since.timestamp())
     # A float has fewer digits than the microseconds of this instant.
-    read = Backfill.read(one.token)
-    assert Backfill.read(read.token) == read
+    read = State.read(State(waiting=(one,)).text(), None)
+    assert State.read(read.text(), None) == read
+    assert (read.problem, len(read.backfills)) == ("", 1)
 
 
 def test_a_backfill_whose_reply_is_lost_is_stored_once(
