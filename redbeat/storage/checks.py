@@ -11,8 +11,6 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
-from redbeat.connection.borrowing import replies_to
-from redbeat.connection.cluster import node_of
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
@@ -131,34 +129,6 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: The placeholder for a key in the commands of PROBES.
-#: A probe replaces the placeholder with a key that does not exist.
-KEY: Final = "KEY"
-
-#: The commands that RedBeat uses, with arguments that change nothing in Redis.
-PROBES: Final[Mapping[str, tuple[Any, ...]]] = {
-    "EVALSHA": ("0" * 40, 0),
-    "EVAL": ("return 1", 0),
-    **dict.fromkeys(("TIME", "PING"), ()),
-    **dict.fromkeys(("HGET", "HMGET", "HEXISTS", "HDEL"), (KEY, "f")),
-    **dict.fromkeys(("HLEN", "ZCARD", "SCARD", "GET", "DEL", "PTTL", "TYPE"), (KEY,)),
-    **dict.fromkeys(("ZREM", "ZSCORE", "ZRANK", "SREM", "SISMEMBER"), (KEY, "m")),
-    **dict.fromkeys(("ZCOUNT", "ZRANGEBYSCORE", "ZREMRANGEBYSCORE", "ZRANGE"), (KEY, 0, 1)),
-    **dict.fromkeys(("SSCAN", "HSCAN", "ZSCAN"), (KEY, 0)),
-    **dict.fromkeys(("PEXPIRE", "EXPIRE"), (KEY, 1)),
-    "HSET": (KEY, "f", "v", "a field without a value"),
-    "HINCRBY": (KEY, "f", "no number"),
-    "ZADD": (KEY, "XX", 0, "m"),
-    "SET": (KEY, "v", "XX"),
-    "SCAN": (0, "COUNT", 1),
-    "INFO": ("memory",),
-}
-
-#: Commands that cannot be probed, because they would change data or send messages.
-#: A user who lacks several rights probably lacks these, too.
-UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
-
-
 #: A part of an error message of Redis about a wrong URL -> what the user must do.
 REMEDIES: Final[Mapping[str, str]] = {
     "invalid username-password pair": "correct the user name and password in {setting}",
@@ -168,6 +138,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "DB index is out of range": "correct the number of the database in {setting}, "
     "or increase the setting databases in redis.conf",
 }
+MISSING_RIGHT: Final = "the Redis user needs each right in deployment/acl of the manual"
 URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 
 
@@ -175,60 +146,22 @@ def explained(error: Exception, store: Store) -> Exception:
     """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
 
     This function explains missing rights, wrong credentials, databases that do not exist and keys
-    of a wrong type. Takes one round trip if the Redis user lacks a right or a key has a wrong type.
+    of a wrong type. Takes one round trip if a key has a wrong type.
     """
     text = str(error)
     if not isinstance(error, (AuthenticationError, ResponseError)):
         return error
-    try:
-        if REFUSAL.search(text):
-            missing = missing_rights(store)
-            return NoPermissionError(missing) if missing else error
-        if WRONG_TYPE in text:
+    if REFUSAL.search(text):
+        return NoPermissionError(f"{text.rstrip('.')}: {MISSING_RIGHT}")
+    if WRONG_TYPE in text:
+        try:
             return ResponseError(wrong_type(store.client, store.keys) or text)
-    except RedisError as explanation:
-        return explanation
+        except RedisError as explanation:
+            return explanation
     for part, remedy in REMEDIES.items():
         if part in text:
             return type(error)(f"{text.rstrip('.')}: {remedy.format(setting=URL_SETTING)}")
     return error
-
-
-#: The page of the manual that lists all rights that RedBeat needs.
-ACL_PAGE: Final = "deployment/acl"
-
-
-def missing_rights(store: Store) -> str:
-    """Return a message about the rights that the Redis user lacks, with a command to grant them.
-
-    Returns "" if the user has all rights. One round trip.
-    """
-    node = node_of(store.client, store.keys.schedule)
-    terms = getattr(getattr(node, "connection_pool", None), "connection_kwargs", {})
-    refused = _refused(node, store.keys.entry(":probe"))
-    if not refused:
-        return ""
-    user = getattr(terms.get("credential_provider"), "username", None) or terms.get("username")
-    commands = [name for name, why in refused.items() if "command" in why]
-    if commands:
-        missing = f"run {', '.join(commands)}"
-        untried = UNTRIED if len(commands) > 1 else ()
-        rights = " ".join(f"+{name.lower()}" for name in (*commands, *untried))
-    else:
-        missing = f"use keys that begin with {store.keys.prefix!r}"
-        rights = f"'~{store.keys.prefix}*'"
-    return (
-        f"the user may not {missing} (see {ACL_PAGE} in the manual); "
-        f"grant the rights: ACL SETUSER {user or 'default'} {rights}"
-    )
-
-
-def _refused(client: Any, key: str) -> dict[str, str]:
-    """Return the errors of the commands that the server refuses, by command. One round trip."""
-    commands = [(name, *(key if arg is KEY else arg for arg in PROBES[name])) for name in PROBES]
-    replies = zip(PROBES, replies_to(client, commands), strict=True)
-    # Redis rejects the arguments of some commands, but a user with the right to run them.
-    return {name: str(reply) for name, reply in replies if isinstance(reply, NoPermissionError)}
 
 
 #: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.
