@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .codec.types import register_schedule_type
     from .entries.backfill import Backfill, Planned
     from .entries.decide import Expected
     from .entries.policy import Policy
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from .schedules.hashed import hashed_crontab
     from .schedules.ical import from_ical
     from .schedules.one_time import clocked
-    from .schedules.registry import register_schedule_type
     from .schedules.rule import rrule
     from .schedules.rule_set import from_dateutil, rruleset
     from .storage.beats import BeatInfo, active_beats, current_leader
@@ -59,6 +59,7 @@ __version__ = "3.0.0.dev0"
 
 #: The public names of each module.
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "codec.types": ("register_schedule_type",),
     "entries.backfill": ("Backfill", "Planned"),
     "entries.decide": ("Expected",),
     "entries.status": ("Overdue", "EntryStatus", "Failing", "Record"),
@@ -81,7 +82,6 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "schedules.hashed": ("hashed_crontab",),
     "schedules.ical": ("from_ical",),
     "schedules.one_time": ("clocked",),
-    "schedules.registry": ("register_schedule_type",),
     "schedules.rule_set": ("from_dateutil", "rruleset"),
     "storage.beats": ("BeatInfo", "active_beats", "current_leader"),
 }

@@ -21,9 +21,8 @@ from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, is_valid_text, plain_name, text_of
 from redbeat.codec.types import TAG
-from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
-from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
+from redbeat.decoder import decode, decode_schedule, encode, to_timestamp, warn_of_app
 from redbeat.entries import decide, edits, saving, status
 from redbeat.entries import definition as definitions
 from redbeat.entries import policy as policies

@@ -250,10 +250,10 @@ def make(app: Celery) -> Make:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The registered schedule types by tag: none at first. What a test registers is forgotten."""
-    types: dict[str, Any] = {}
-    monkeypatch.setattr("redbeat.schedules.registry.CUSTOM", types)
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[type, Any]:
+    """The registered schedule classes: none at first. What a test registers is forgotten."""
+    types: dict[type, Any] = {}
+    monkeypatch.setattr("redbeat.codec.types.CUSTOM", types)
     return types
 
 

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
-from redbeat.codec.writers import stored_type_of
+from redbeat.decoder import stored_type_of
 from redbeat.entries import decide, definition, edits, lazy, pauses, saving
 from redbeat.entries.changes import apply, change_of, texts_in
 from redbeat.entries.state import State

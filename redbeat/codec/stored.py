@@ -22,7 +22,8 @@ from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
 from redbeat.errors import DecodeError, shortened
 from redbeat.printing import SURROGATES, encodable
 
-from .writers import MAX_DEPTH
+#: Maximum number of levels of nested lists and dicts in a JSON text.
+MAX_DEPTH: Final = 200
 
 #: Maximum number of characters in a JSON text.
 MAX_TEXT: Final = 1024 * 1024

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 from celery.beat import BeatLazyFunc
@@ -28,7 +28,6 @@ from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, U
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY
 from redbeat.schedules.one_time import clocked
-from redbeat.schedules.registry import RegisteredType, named, of_class
 from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
 from redbeat.schedules.rule_set import MAX_RULES, rruleset
 
@@ -584,47 +583,98 @@ TYPES: Final[dict[type, StoredType]] = {
 
 BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
+#: The built-in values of ``__type__`` for schedules.
+SCHEDULES: Final = tuple(kind.tag for cls, kind in TYPES.items() if issubclass(cls, BaseSchedule))
+
+#: The schedule classes that users registered.
+CUSTOM: Final[dict[type, StoredType]] = {}
+
 
 def type_of_class(cls: type) -> StoredType | None:
     """Return the ``StoredType`` of exactly the class ``cls``, or None if ``cls`` has none."""
-    registered = of_class(cls)
-    return TYPES.get(cls) if registered is None else _of_registered(registered)
+    return CUSTOM.get(cls) or TYPES.get(cls)
 
 
 def type_of_tag(tag: object) -> StoredType | None:
     """Return the ``StoredType`` with the tag ``tag``, or None for an unknown tag."""
-    registered = named(tag)
-    if registered is not None:
-        return _of_registered(registered)
-    return BY_TAG.get(tag) if isinstance(tag, str) else None
+    if not isinstance(tag, str):
+        return None
+    registered = (kind for kind in CUSTOM.values() if kind.tag == tag)
+    return BY_TAG.get(tag) or next(registered, None)
 
 
-def _of_registered(registered: RegisteredType) -> StoredType:
-    encode, decode = partial(_dump, registered), partial(_load, registered)
-    return StoredType(registered.tag, encode, decode, optional=None)
+def tags() -> tuple[str, ...]:
+    """Return all valid values of ``__type__`` for a schedule."""
+    return (*SCHEDULES, *(kind.tag for kind in CUSTOM.values()))
 
 
-def _dump(registered: RegisteredType, value: Any) -> Mapping[str, Any]:
-    written: Any = registered.dump(value)
+# -- schedule classes of users ---------------------------------------------------------------------
+
+#: A registered schedule class.
+S = TypeVar("S", bound=BaseSchedule)
+
+
+def register_schedule_type(
+    tag: str,
+    cls: type[S],
+    dump: Callable[[S], Mapping[str, Any]],
+    load: Callable[[dict[str, Any]], S],
+) -> None:
+    """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
+
+    ``dump(schedule)`` returns a dict of the fields to store. The values of the dict may have the
+    same types as task arguments. ``load(fields)`` receives the stored fields and returns the
+    schedule. Call ``register_schedule_type()`` in each beat, and in each process that saves or
+    loads entries.
+
+    Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
+    callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already
+    registered.
+    """
+    _check_tag(tag)
+    _check_class(cls)
+    for name, function in (("dump", dump), ("load", load)):
+        if not callable(function):
+            raise TypeError(f"{name}: {function!r} is not callable; give a function")
+    encode, decode = partial(_dump, tag, dump), partial(_load, tag, cls, load)
+    CUSTOM[cls] = StoredType(tag, encode, decode, optional=None)
+
+
+def _check_tag(tag: object) -> None:
+    if not isinstance(tag, str) or not tag:
+        raise ValueError(f"tag: {tag!r} is not a string; use a tag such as 'business_days'")
+    if type_of_tag(tag) is not None:
+        raise ValueError(f"tag: {tag!r} is built in or already registered; use another tag")
+
+
+def _check_class(cls: object) -> None:
+    if not isinstance(cls, type) or not issubclass(cls, BaseSchedule):
+        raise TypeError(f"cls: {cls!r} is not a subclass of celery.schedules.BaseSchedule")
+    if cls in TYPES:
+        raise ValueError(f"cls: {cls!r} is built in; register a subclass of it")
+    if cls in CUSTOM:
+        raise ValueError(f"cls: {cls!r} is already registered with the tag {CUSTOM[cls].tag!r}")
+
+
+def _dump(tag: str, dump: Callable[[Any], Mapping[str, Any]], value: Any) -> Mapping[str, Any]:
+    written: Any = dump(value)
     if not isinstance(written, Mapping) or TAG in written:
         raise UnstorableError(
-            f"dump() of the schedule type {registered.tag!r} returned {written!r:.60}; "
+            f"dump() of the schedule type {tag!r} returned {written!r:.60}; "
             f"it must return a dict without {TAG!r}"
         )
     return written
 
 
-def _load(registered: RegisteredType, tagged: Tagged) -> BaseSchedule:
-    fields = {key: value for key, value in tagged.items() if key != TAG}
+def _load(
+    tag: str, cls: type[S], load: Callable[[dict[str, Any]], S], tagged: Tagged
+) -> BaseSchedule:
     try:
-        loaded = registered.load(fields)
+        loaded: Any = load({key: value for key, value in tagged.items() if key != TAG})
     except Exception as error:
         # The user wrote load(), so it may raise any error.
-        raise UnknownTypeError("", f"load() of {registered.tag!r} failed: {error!r}") from error
-    if not isinstance(loaded, registered.cls):
-        raise UnknownTypeError(
-            "",
-            f"load() of {registered.tag!r} returned {loaded!r:.60}; it must return a "
-            f"{registered.cls.__name__}",
-        )
+        raise UnknownTypeError("", f"load() of {tag!r} failed: {error!r}") from error
+    if not isinstance(loaded, cls):
+        problem = f"load() of {tag!r} returned {loaded!r:.60}; it must return a {cls.__name__}"
+        raise UnknownTypeError("", problem)
     return loaded

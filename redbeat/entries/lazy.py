@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from celery.beat import BeatLazyFunc
 
+from redbeat.codec.stored import MAX_DEPTH
 from redbeat.codec.types import LazyArgument, function_of, path_text
-from redbeat.codec.writers import MAX_DEPTH
 from redbeat.errors import InvalidEntryError, RedBeatError
 
 #: Types of values that contain no other values, and therefore no functions.

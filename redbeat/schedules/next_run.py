@@ -21,8 +21,9 @@ from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import TICK, next_instant
 from redbeat.calendar.zones import UTC, as_utc, wall_zone
 
-from .registry import SCHEDULES
-from .rule import RuleSchedule
+from .one_time import clocked
+from .rule import RuleSchedule, rrule
+from .rule_set import rruleset
 
 ZERO = timedelta(0)
 #: The largest difference between two estimates of one instant by a schedule that reads a clock.
@@ -274,7 +275,7 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (Interval, _next_interval),
     (crontab, _next_crontab),
     (solar, _next_solar),
-    *((cls, _next_rule) for cls in SCHEDULES.values() if issubclass(cls, RuleSchedule)),
+    *((cls, _next_rule) for cls in (rrule, rruleset, clocked)),
 )
 #: The methods and properties of a schedule class that influence when a schedule runs.
 DECIDING_METHODS = (

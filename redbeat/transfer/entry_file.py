@@ -32,7 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
-from redbeat.codec.writers import MAX_DEPTH
+from redbeat.codec.stored import MAX_DEPTH
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry

@@ -12,12 +12,11 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 import redbeat.schedulers
-from redbeat.codec.writers import RedBeatJSONEncoder
-from redbeat.decoder import encode
+from redbeat.codec.types import register_schedule_type
+from redbeat.decoder import RedBeatJSONEncoder, encode
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.one_time import clocked
-from redbeat.schedules.registry import register_schedule_type
 from redbeat.schedules.rule_set import rruleset
 
 UTC = timezone.utc
@@ -230,7 +229,7 @@ def test_a_schedule_without_a_stored_form_is_refused(kind: BaseSchedule) -> None
 
 
 def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
-    registry: dict[str, Any], log: pytest.LogCaptureFixture
+    registry: dict[type, Any], log: pytest.LogCaptureFixture
 ) -> None:
     class Registered(Later):
         """A registered type that is stored with its offset."""

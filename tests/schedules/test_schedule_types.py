@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import redbeat
 from redbeat import clocked, from_dateutil, from_ical, register_schedule_type, rrule, rruleset
 from redbeat.calendar.zones import zone_key
-from redbeat.codec.types import BY_TAG, TYPES
+from redbeat.codec.types import BY_TAG, TYPES, tags, type_of_class
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -43,8 +43,6 @@ from redbeat.entries.definition import (
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.rules import WORDS
 from redbeat.schedules.next_run import FINDERS, asks_itself, next_run
-from redbeat.schedules.registry import SCHEDULES as CLASSES
-from redbeat.schedules.registry import named
 from redbeat.schedules.rule_set import MAX_DATES, MAX_RULES
 from tests.samples import examples, one_in
 
@@ -497,9 +495,9 @@ def load(fields: dict[str, Any]) -> Every:
 
 
 @pytest.fixture
-def every(registry: dict[str, Any]) -> Every:
+def every(registry: dict[type, Any]) -> Every:
     register_schedule_type("every", Every, dump, load)
-    assert [*registry] == ["every"]
+    assert [*registry] == [Every]
     return Every(5, datetime(2026, 1, 1, tzinfo=UTC))
 
 
@@ -524,11 +522,11 @@ def test_a_tag_in_use_is_refused(every: Every, tag: Any) -> None:
 
     with pytest.raises(ValueError, match=r"^tag: "):
         register_schedule_type(tag, Other, dump, load)
-    assert named("every").cls is type(every)  # type: ignore[union-attr]
+    assert type_of_class(type(every)).tag == "every"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("cls", [None, "Every", dict, int, Every(1, NOW)])
-def test_a_class_that_is_not_a_schedule_is_refused(registry: dict[str, Any], cls: Any) -> None:
+def test_a_class_that_is_not_a_schedule_is_refused(registry: dict[type, Any], cls: Any) -> None:
     with pytest.raises(TypeError, match=r"^cls: "):
         register_schedule_type("every", cls, dump, load)
     assert not registry
@@ -670,9 +668,9 @@ def test_every_kind_of_zone_is_kept(zone: Any) -> None:
     assert stored(rruleset([rule])) == rruleset([rule])
 
 
-@pytest.mark.parametrize("tag", CLASSES)
+@pytest.mark.parametrize("tag", tags())
 def test_each_built_in_type_has_its_row_in_every_table(tag: str) -> None:
-    cls = CLASSES[tag]
+    cls = next(cls for cls, kind in TYPES.items() if kind.tag == tag)
     assert tag in SCHEDULES, "SCHEDULES: the tests of this file generate no schedule of this type"
     assert BY_TAG[tag] is TYPES[cls]
     assert cls in dict(FINDERS), "FINDERS: without a finder, the entry uses is_due() of the class"

@@ -37,7 +37,7 @@ def blocks(language: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def examples(registry: dict[str, Any]) -> dict[str, Any]:
+def examples(registry: dict[type, Any]) -> dict[str, Any]:
     """Return the entries that the Python examples of the page create."""
     assert not registry
     app = Celery(set_as_current=False)
