@@ -66,6 +66,12 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
         return symbol_by_name(name, aliases=aliases)
 
 
+def schedule_of(app: Celery) -> Schedule:
+    """Return the app's schedule, with a Redis client that does not retry failed connections."""
+    setattr(app, REDBEAT_REDIS_KEY, unretried(client_of(app)))
+    return Schedule(app, entry_class_of(app))
+
+
 #: The colour of each entry state except ``scheduled``.
 STATE_COLORS: Final = {
     "running": "green",
@@ -119,9 +125,8 @@ class Console:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the app, with a Redis client that does not retry failed connections."""
-        setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
-        return Schedule(self.app, entry_class_of(self.app))
+        """The schedule of the app, see :func:`schedule_of`."""
+        return schedule_of(self.app)
 
     @property
     def store(self) -> Store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from glob import escape
 from itertools import islice
 from typing import Any, Final
 
@@ -13,28 +14,16 @@ from celery import Celery
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
-from redbeat.config import ensure_conf
 from redbeat.management.task_names import registered_tasks
 from redbeat.printing import printable
-from redbeat.storage.client import client_of, unretried
-from redbeat.storage.commands import ESCAPED, GLOB_SPECIAL
-from redbeat.storage.store import store_of
+
+from .command import schedule_of
 
 #: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 
-#: Maximum number of scans for names. Each scan reads about 2000 entries.
-MAX_PARTS: Final = 500
-
 #: Matches each character that must be escaped within a word of bash.
 SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
-
-#: Global option of ``celery`` -> the environment variable to which Celery copies the option.
-VARIABLES: Final = {
-    "broker": "CELERY_BROKER_URL",
-    "config": "CELERY_CONFIG_MODULE",
-    "loader": "CELERY_LOADER",
-}
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -50,24 +39,13 @@ def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
         ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         try:
-            names = names_of(_app_of(ctx), incomplete)
+            app = ctx.find_root().params["app"]  # Celery loads no app during a completion
+            names = names_of(find_app(app) if isinstance(app, str) else app, incomplete)
             return [CompletionItem(_quoted(name)) for name in islice(names, MAX_NAMES)]
         except (Exception, SystemExit):
             return []
 
     return complete
-
-
-def _app_of(ctx: click.Context) -> Any:
-    """Return the app that the command line names; Celery loads no app during a completion."""
-    options = ctx.find_root().params
-    for name, variable in VARIABLES.items():
-        if options.get(name):
-            os.environ[variable] = str(options[name])
-    if options.get("workdir"):
-        os.chdir(options["workdir"])
-    app = options.get("app")
-    return find_app(app) if isinstance(app, str) else app
 
 
 def _quoted(name: str) -> str:
@@ -80,16 +58,10 @@ def _quoted(name: str) -> str:
 
 
 def complete_entries(app: Celery, start: str) -> Iterator[str]:
-    store = store_of(app, unretried(client_of(app)))
-    # Shards have different prefixes, so the pattern begins with a wildcard instead of a prefix.
-    prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
-    glob = f"{'' if prefix else '*'}{GLOB_SPECIAL.sub(ESCAPED, prefix + start)}*"
-    for members in islice(store.scan(glob), MAX_PARTS):
-        for key, _ in members:
-            name = store.keys.name_of(key)
-            # Skip names with control characters, which could change the command line.
-            if name.startswith(start) and printable(name) == name:
-                yield name
+    for record in schedule_of(app).records(f"{escape(start)}*"):
+        # Skip names with control characters, which could change the command line.
+        if printable(record.name) == record.name:
+            yield record.name
 
 
 def _tasks(app: Celery, start: str) -> Iterator[str]:

@@ -8,13 +8,13 @@ from typing import Any, Final
 import click
 
 from redbeat.entries import edits
-from redbeat.errors import InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
 from .completion import entry_names
-from .options import existing, load, not_found, option, options, problem_of
+from .options import not_found, option, options, problem_of
 
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
@@ -54,12 +54,13 @@ def select_names(
             if name not in console.schedule:
                 raise not_found(console, name)
         return list(dict.fromkeys(names))
-    found = console.schedule.records(pattern=match, enabled=False if paused else None)
-    if paused is False:
-        found = (record for record in found if record.entry is None or record.entry.enabled)
     name_of = console.store.keys.name_of
     # Read the names from the keys: the name of a record is escaped, and may name another entry.
-    matching = [name_of(record.key) for record in found]
+    matching = [
+        name_of(record.key)
+        for record in console.schedule.records(pattern=match)
+        if paused is None or paused is (record.entry is not None and not record.entry.enabled)
+    ]
     if not matching:
         raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
     if not yes:
@@ -85,19 +86,22 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
         console.result({"name": encodable(name), "action": action, **details}, text)
 
 
+def not_done(console: Console, action: str, left: Sequence[str], reason: str = "") -> str:
+    """Return the message for the entries that are ``left``; ``reason`` is that of the first."""
+    others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
+    reason = reason or problem_of(console, left[0])
+    return f"{left[0]!r}{others} {'were' if others else 'was'} not {action}: {reason}"
+
+
 def report_changed(
-    console: Console, action: str, names: Iterable[str], changed: Container[str]
+    console: Console, action: str, names: Sequence[str], changed: Container[str]
 ) -> None:
     """Report the entries in ``names`` whose keys are in ``changed``; fail if a key is missing."""
     entry_key = console.store.keys.entry
+    report(console, action, [name for name in names if entry_key(name) in changed])
     left = [name for name in names if entry_key(name) not in changed]
-    report(console, action, (name for name in names if entry_key(name) in changed))
     if left:
-        others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
-        verb = "were" if others else "was"
-        reason = problem_of(console, left[0])
-        message = f"{left[0]!r}{others} {verb} not {action}: {reason}"
-        raise failure(message, EX_UNREADABLE)
+        raise failure(not_done(console, action, left), EX_UNREADABLE)
 
 
 @command("pause")
@@ -105,10 +109,10 @@ def report_changed(
 @option("--note", help="Reason for the pause, which 'show' and the dashboard display.")
 def pause(console: Console, note: str | None, **selection: Any) -> None:
     """Pause entries until they are resumed."""
-    paused = select_names(console, "Pause", paused=False, **selection)
+    names = select_names(console, "Pause", paused=False, **selection)
     store = console.store
-    changed = edits.pause(store, map(store.keys.entry, paused), note, None)
-    report_changed(console, "paused", paused, changed)
+    changed = edits.pause(store, map(store.keys.entry, names), note, None)
+    report_changed(console, "paused", names, changed)
 
 
 @command("resume")
@@ -118,25 +122,31 @@ def resume(console: Console, **selection: Any) -> None:
 
     An entry that missed runs during the pause catches up only one run.
     """
-    resumed = select_names(console, "Resume", paused=True, **selection)
+    names = select_names(console, "Resume", paused=True, **selection)
     store, schedule = console.store, console.schedule
-    keys = map(store.keys.entry, resumed)
+    keys = map(store.keys.entry, names)
     changed = edits.resume(store, keys, schedule.app, schedule.entry_class)
-    report_changed(console, "resumed", resumed, changed)
+    report_changed(console, "resumed", names, changed)
 
 
 @command("trigger")
 @names_or_pattern
 def trigger(console: Console, **selection: Any) -> None:
     """Run entries now, in addition to their schedule."""
-    selected = select_names(console, "Trigger", **selection)
-    for name in selected:
+    failed: dict[str, Exception] = {}
+    for name in select_names(console, "Trigger", **selection):
         try:
-            with existing(console, name):
-                task_id = load(console, name).trigger()
-        except InvalidEntryError as error:
-            raise failure(f"{name!r} was not triggered: {error.problem}", EX_CONFLICT) from error
-        report(console, "triggered", [name], task_id=task_id)
+            task_id = console.schedule[name].trigger()
+        except (KeyError, DecodeError, InvalidEntryError) as error:
+            failed[name] = error
+        else:
+            report(console, "triggered", [name], task_id=task_id)
+    first = next(iter(failed.values()), None)
+    if isinstance(first, InvalidEntryError):
+        message = not_done(console, "triggered", [*failed], first.problem)
+        raise failure(message, EX_CONFLICT)
+    if failed:
+        raise failure(not_done(console, "triggered", [*failed]), EX_UNREADABLE)
 
 
 @command("delete")

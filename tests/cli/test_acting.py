@@ -117,6 +117,20 @@ def test_an_unreadable_entry_is_neither_paused_nor_resumed(
     assert Schedule(app)["billing-day"].enabled is (verb == "resume")
 
 
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("words", [("--match", "*", "--yes"), ("billing-day", "other")])
+def test_a_trigger_goes_on_after_an_unreadable_entry(
+    run: Run, redis_client: redis.Redis, words: tuple[str, ...]
+) -> None:
+    redis_client.hset("redbeat:billing-day", "definition", "{")
+    ran = run("trigger", *words, "--json")
+    assert ran.code == EX_UNREADABLE
+    assert "'billing-day' was not triggered: definition: " in ran.err
+    assert "other" in [line["name"] for line in ran.json]
+    assert is_triggered(redis_client, "redbeat:other")
+    assert not is_triggered(redis_client, "redbeat:billing-day")
+
+
 def test_a_pattern_acts_on_names_that_are_not_utf_8(run: Run, app: Celery, redis_url: str) -> None:
     """An escaped name is not the name of the entry, and may be the name of another entry."""
     definition = json.dumps({"name": "x", "task": "t", "schedule": interval_json(60)})
