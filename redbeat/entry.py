@@ -227,9 +227,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # a mixin of the subclass may also use the name of a policy field
-            if base in RedBeatSchedulerEntry.__mro__:
-                continue
+        for base in _own_classes(cls):  # a mixin may also use the name of a policy field
             used_names = {*vars(base)}
             with suppress(KeyError, TypeError, ValueError):
                 used_names |= {*signature(vars(base)["__init__"]).parameters}
@@ -324,10 +322,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
 
     @classmethod
-    def loads_itself(cls) -> bool:
-        """Return whether a subclass overrides :meth:`from_key`."""
-        inherited: Any = RedBeatSchedulerEntry.from_key
-        return getattr(cls.from_key, "__func__", None) is not inherited.__func__
+    def overrides(cls, *names: str) -> bool:
+        """Return whether a subclass overrides one of the methods and properties ``names``."""
+        return any(name in vars(base) for base in _own_classes(cls) for name in names)
 
     @property
     def seen_texts(self) -> Texts:
@@ -363,12 +360,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         # Each new entry reads the current time, so this line avoids Celery's slower default_now().
         return datetime.now(_zone_of(self.app))
 
-    @property
-    def has_own_clock(self) -> bool:
-        """Whether a class or object of the program sets the current time of the entry."""
-        own_default = type(self).default_now is not RedBeatSchedulerEntry.default_now
-        return own_default or decide.has_clock(self.schedule)
-
     def _current_time(self) -> datetime:
         """Return the current time in UTC, for decisions of a program.
 
@@ -383,7 +374,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``identity`` is the stored identity of the entry; None keeps the identity of this object.
         Additional fields that a subclass's ``decode_meta()`` returns become attributes.
         """
-        if type(self).decode_meta is RedBeatSchedulerEntry.decode_meta:
+        if not self.overrides("decode_meta"):
             history = History.read(meta)
         else:
             fields = _decoded(self, "meta", meta or None)
@@ -656,12 +647,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         due_at = self.due_at
         return PARKED if due_at is None else to_timestamp(due_at)
 
-    @classmethod
-    def scores_itself(cls) -> bool:
-        """Return whether a subclass overrides :attr:`score` or :attr:`due_at`."""
-        ours = RedBeatSchedulerEntry
-        return (cls.score, cls.due_at) != (ours.score, ours.due_at)
-
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
@@ -673,10 +658,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         if not self.enabled:
             return DISABLED
-        if self.scores_itself():
+        if self.overrides("score", "due_at"):
             return self.score
-        if now is None or self.has_own_clock:
-            now = self._current_time()
+        clock = self._current_time()
+        if now is None or decide.is_own_time(clock):
+            now = clock
         decision = self.decision_at(now)
         if self.ran_after(now):
             return None
@@ -1000,6 +986,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}>"  # Celery's has no closing bracket
+
+
+def _own_classes(entry_class: type) -> list[type]:
+    """Return the classes of the program among the bases of an entry class, and the class itself."""
+    return [base for base in entry_class.__mro__ if base not in RedBeatSchedulerEntry.__mro__]
 
 
 def is_redbeat_entry(entry: Any) -> bool:

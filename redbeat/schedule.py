@@ -145,7 +145,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """
 
         try:
-            if self.entry_class.loads_itself():
+            if self.entry_class.overrides("from_key"):
                 self[name]  # the class has something to say about the entry
             row = edits.pop(self._store, self._key(name), self._entry_of)
             if row is None:
@@ -196,14 +196,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return (record.entry for record in records if record.entry is not None)
 
     def records(
-        self,
-        pattern: str | None = None,
-        task: str | None = None,
-        enabled: bool | None = None,
-        static: bool | None = None,
-        due_before: datetime | None = None,
-        states: Iterable[EntryState] | None = None,
-        limit: int | None = None,
+        self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> Iterator[Record]:
         """Yield a record for each matching entry, in due order.
 
@@ -221,8 +214,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             states: only entries in these states.
             limit: the maximum number of records.
         """
-        filters = Filter.of(pattern, task, enabled, static, due_before, states)
-        pages = Search(self, filters).pages()
+        conditions: dict[str, Any] = {**filters}
+        limit = conditions.pop("limit", None)
+        pages = Search(self, Filter.of(pattern, **conditions)).pages()
         return islice(chain.from_iterable(pages), limit)
 
     def upcoming(
@@ -460,18 +454,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         await asyncio.to_thread(self.__delitem__, name)
 
     async def alist(
-        self,
-        pattern: str | None = None,
-        task: str | None = None,
-        enabled: bool | None = None,
-        static: bool | None = None,
-        due_before: datetime | None = None,
-        states: Iterable[EntryState] | None = None,
-        limit: int | None = None,
+        self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> list[Record]:
         """Return the records of :meth:`records` as a list, read in a thread."""
-        filters = (pattern, task, enabled, static, due_before, states, limit)
-        return await asyncio.to_thread(lambda: list(self.records(*filters)))
+        return await asyncio.to_thread(lambda: list(self.records(pattern, **filters)))
 
     async def apause(self, name: str, note: str | None = None, by: str | None = None) -> None:
         """Pause an entry in a thread, see :meth:`RedBeatSchedulerEntry.pause`."""

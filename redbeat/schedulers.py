@@ -415,7 +415,7 @@ class RedBeatScheduler(Scheduler):
             rows, now = _due_rows(self.stores)
         for row in rows:
             try:
-                if self.Entry.loads_itself():
+                if self.Entry.overrides("from_key"):
                     entry = self.Entry.from_key(row.key, app=self.app)
                 else:
                     entry = saving.entry_of(row, self.app, self.Entry)

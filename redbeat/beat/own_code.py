@@ -141,7 +141,7 @@ class OwnCall:
         None as well if both are almost the same.
         """
         entry, part, seconds = self.entry, self.part, self.seconds
-        if part.successor is not None and entry.scores_itself():
+        if part.successor is not None and entry.overrides("score", "due_at"):
             return self._score_of(part.successor)
         asked = judge(type(entry), "is_due") == USER
         if not (asked or self.declined):
@@ -311,7 +311,7 @@ class OwnCode:
 
     def _entry_of(self, run: Run) -> RedBeatSchedulerEntry:
         rule, make = run.rule, self._scheduler.Entry
-        if make.loads_itself():
+        if make.overrides("from_key"):
             return self._load(make, rule.key)
         known = self._entries.get(rule.key)
         if known is None or known[0] is not rule or type(known[1]) is not make:

@@ -135,7 +135,7 @@ def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
         return None if same_instant(state.before_restart[0], last) else aware(last)
     if state.row.definition is not None or _is_moved(entry) or _is_counted(entry):
         return None
-    return None if entry.has_own_clock and is_own_time(entry.default_now()) else aware(last)
+    return None if is_own_time(entry.default_now()) else aware(last)
 
 
 def _is_moved(entry: RedBeatSchedulerEntry) -> bool:

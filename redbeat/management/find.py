@@ -52,12 +52,12 @@ class Filter(NamedTuple):
     @classmethod
     def of(
         cls,
-        pattern: str | None,
-        task: str | None,
-        enabled: bool | None,
-        static: bool | None,
-        due_before: datetime | None,
-        states: Iterable[str] | None,
+        pattern: str | None = None,
+        task: str | None = None,
+        enabled: bool | None = None,
+        static: bool | None = None,
+        due_before: datetime | None = None,
+        states: Iterable[str] | None = None,
     ) -> Filter:
         """Return a filter; raise :exc:`InvalidEntryError` for an invalid state or time."""
         before = None if due_before is None else in_utc("due_before", due_before).timestamp()

@@ -222,7 +222,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "own-clock-is-ahead",
         "The clock of a schedule counts as the clock of a host that is ahead.",
         "entries/saving.py",
-        "None if entry.has_own_clock and is_own_time(entry.default_now()) else aware(last)",
+        "None if is_own_time(entry.default_now()) else aware(last)",
         "aware(last)",
         ("tests/scheduler/test_new_entries.py",),
     ),
