@@ -70,10 +70,8 @@ CALENDARS = ["icalendar>=6", "recurring-ical-events>=3"]
 
 WEB = [
     "flask>=3",
-    "flask-login>=0.6.3",
     "flask-wtf>=1.2",
     "limits>=5",
-    "secure>=2.0.1",
     WAITRESS,
 ]
 

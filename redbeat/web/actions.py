@@ -1,13 +1,12 @@
 """Actions on one entry or several entries: pause, resume, trigger, delete, retry.
 
 Actions are POST requests; a successful action redirects to the page of the entry or to the list.
+If a browser sends GET for the URL of an action, the dashboard redirects to the same page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -24,6 +23,14 @@ from .values import clipped, entry_url, name_in, notify, schedule, store
 
 actions = Blueprint("actions", __name__)
 
+#: The actions on entries, each with its past tense.
+ACTIONS: Final = {
+    "pause": "Paused",
+    "resume": "Resumed",
+    "trigger": "Triggered",
+    "delete": "Deleted",
+}
+
 #: Maximum length of the note of a pause, in characters.
 MAX_NOTE = 1000
 
@@ -33,58 +40,43 @@ def _redirect_to_entry(message: str, category: str = "done") -> Response:
     return redirect(entry_url(entry_name()), 303)
 
 
-@contextmanager
-def _acting(past_tense: str) -> Iterator[Any]:
-    """Yield the entry that the URL names; if the action fails, show why on the entry's page."""
-    try:
-        with existing(entry_name()):
-            yield entry_or_error(entry_name())
-    except RedBeatError as error:
-        reason = error.problem if isinstance(error, InvalidEntryError) else error
-        abort(_redirect_to_entry(f"The entry was not {past_tense}: {reason}", "failed"))
-
-
 def _note() -> str | None:
     """Return the note that the user entered in the form, or None if the note is empty."""
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
-@actions.get("/entry/pause")
-@actions.get("/entry/resume")
-@actions.get("/entry/trigger")
-@actions.get("/entry/preview")
-@actions.get("/quarantine/retry")
-def action_reloaded() -> ResponseReturnValue:
-    """Redirect to the page of the entry if a browser sends GET for the URL of a POST request."""
-    return redirect(entry_url(entry_name()), 303)
+def act(action: str, name: str, note: str | None = None) -> str | None:
+    """Pause, resume or trigger an entry; return the task id if a run was triggered.
+
+    Aborts the request with 404 if the entry is missing, and with 409 if it is unreadable.
+    """
+    entry, task_id, detail = entry_or_error(name), None, ""
+    with existing(name):
+        if action == "pause":
+            entry.pause(note, user_name())
+            detail = f" ({note!r})" if note else ""
+        elif action == "resume":
+            entry.resume()
+        else:
+            task_id = entry.trigger()
+            detail = f" ({task_id})"
+    audit(ACTIONS[action].lower() + detail, name)
+    return task_id
 
 
-@actions.post("/entry/pause")
-def pause() -> ResponseReturnValue:
-    """Pause an entry and store the note that the user entered."""
-    note = _note()
-    with _acting("paused") as entry:
-        entry.pause(note, user_name())
-    audit(f"paused ({note!r})" if note else "paused", entry_name())
-    return _redirect_to_entry("Paused.")
-
-
-@actions.post("/entry/resume")
-def resume() -> ResponseReturnValue:
-    """Resume an entry."""
-    with _acting("resumed") as entry:
-        entry.resume()
-    audit("resumed", entry_name())
-    return _redirect_to_entry("Resumed.")
-
-
-@actions.post("/entry/trigger")
-def trigger() -> ResponseReturnValue:
-    """Request one run of an entry; a beat publishes the run at its next tick."""
-    with _acting("triggered") as entry:
-        task_id = entry.trigger()
-    audit(f"triggered ({task_id})", entry_name())
-    return _redirect_to_entry(f"Triggered. The task id is {task_id}.")
+@actions.post("/entry/pause", defaults={"action": "pause"})
+@actions.post("/entry/resume", defaults={"action": "resume"})
+@actions.post("/entry/trigger", defaults={"action": "trigger"})
+def single(action: str) -> ResponseReturnValue:
+    """Pause, resume or trigger an entry. A beat publishes a triggered run at its next tick."""
+    try:
+        task_id = act(action, entry_name(), _note())
+    except RedBeatError as error:
+        reason = error.problem if isinstance(error, InvalidEntryError) else error
+        done = ACTIONS[action].lower()
+        return _redirect_to_entry(f"The entry was not {done}: {reason}", "failed")
+    detail = f" The task id is {task_id}." if task_id else ""
+    return _redirect_to_entry(f"{ACTIONS[action]}.{detail}")
 
 
 @actions.route("/entry/delete", methods=["GET", "POST"])
@@ -119,22 +111,8 @@ def retry() -> ResponseReturnValue:
     )
 
 
-#: The actions on several entries, each with its past tense.
-ACTIONS: Final = {
-    "pause": "Paused",
-    "resume": "Resumed",
-    "trigger": "Triggered",
-    "delete": "Deleted",
-}
-
 #: Maximum number of entries that a user can select for one action.
 MAX_SELECTED: Final = 500
-
-
-@actions.get("/selected")
-def selected_reloaded() -> ResponseReturnValue:
-    """Redirect to the list if a browser sends GET for the URL of an action."""
-    return redirect(url_for("listing.index"), 303)
 
 
 @actions.post("/selected")

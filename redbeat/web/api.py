@@ -29,7 +29,8 @@ from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 
-from .auth import SAFE_METHODS, audit, problem, user_name
+from .actions import act
+from .auth import SAFE_METHODS, audit, problem
 from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
 from .values import schedule, store
 
@@ -244,35 +245,18 @@ def history() -> ResponseReturnValue:
     return jsonify(history=[{"name": name, **as_json.occurrence_json(run)} for run in runs])
 
 
-@api.post("/entry/pause")
-def pause() -> ResponseReturnValue:
-    """Pause an entry; the body may have a ``note``."""
-    name, note = entry_name(), _body().get("note")
+@api.post("/entry/pause", defaults={"action": "pause"})
+@api.post("/entry/resume", defaults={"action": "resume"})
+@api.post("/entry/trigger", defaults={"action": "trigger"})
+def single(action: str) -> ResponseReturnValue:
+    """Pause, resume or trigger an entry; the body of a pause may have a ``note``."""
+    name = entry_name()
+    note = _body().get("note") if action == "pause" else None
     if note is not None and not isinstance(note, str):
         raise InvalidEntryError("note", f"must be a text, not {note!r:.60}")
-    with existing(name):
-        entry_or_error(name).pause(note or None, user_name())
-    audit("paused", name)
-    return _entry_response(name)
-
-
-@api.post("/entry/resume")
-def resume() -> ResponseReturnValue:
-    """Resume an entry."""
-    name = entry_name()
-    with existing(name):
-        entry_or_error(name).resume()
-    audit("resumed", name)
-    return _entry_response(name)
-
-
-@api.post("/entry/trigger")
-def trigger() -> ResponseReturnValue:
-    """Request one run of an entry, and return its task id."""
-    name = entry_name()
-    with existing(name):
-        task_id = entry_or_error(name).trigger()
-    audit(f"triggered ({task_id})", name)
+    task_id = act(action, name, note or None)
+    if task_id is None:
+        return _entry_response(name)
     return jsonify(name=name, action="triggered", task_id=task_id), 202
 
 

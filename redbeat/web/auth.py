@@ -11,14 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote
 
 import flask
 from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
-from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user  # type: ignore[import-untyped]
 from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
@@ -30,12 +28,6 @@ from werkzeug.sansio.utils import host_is_trusted
 from redbeat.printing import get_logger, printable
 
 logger = get_logger("redbeat.web")
-
-
-def user_name() -> str | None:
-    """Return the user name of the current request, or None for an anonymous request."""
-    name: str | None = getattr(current_user, "name", None)
-    return name
 
 
 def audit(action: str, name: str) -> None:
@@ -143,14 +135,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class User(UserMixin):
-    """The user of a request; ``id`` is the id of the sign-in, or "" without a sign-in."""
-
-    name: str
-    id: str = ""
-
-
 #: The access rules of the dashboard that handles the current request.
 access: Access = LocalProxy(lambda: flask.current_app.extensions["access"])  # type: ignore[assignment]
 
@@ -164,39 +148,26 @@ MAX_SIGN_INS: Final = 1000
 PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 
 
-class Guesses:
-    """Limits how often clients may send wrong credentials.
+def _checked(find: Callable[[], str | None]) -> str | None:
+    """Return the result of ``find``: the user name, or None for wrong credentials.
 
-    A client is an IPv4 address, a /64 network of IPv6 addresses, or a known browser, which has sent
-    correct credentials before. A known browser has its own limit, so an attacker with the same
-    address, for example behind the same proxy, cannot lock out the browser.
+    After too many wrong credentials, ``find`` is not called, and ``g.wait`` is the number of
+    seconds that the client must wait. A client is an IPv4 address, a /64 network of IPv6 addresses,
+    or a known browser, which has sent correct credentials before. A known browser has its own
+    limit, so an attacker with the same address, for example behind the same proxy, cannot lock it
+    out.
     """
-
-    def __init__(self) -> None:
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
-        self._lock = Lock()
-
-    def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
-        """Return the pair of the result of ``find`` and 0, or None and a number of seconds.
-
-        ``find`` returns the user name for the credentials of the request, or None if the
-        credentials are wrong. After too many wrong credentials, ``find`` is not called, and the
-        method returns None and the number of seconds that the client must wait.
-        """
-        limits = _limits_of_client()
-        with self._lock:
-            waits = [self._wait(*limit) for limit in limits]
-            if any(waits):
-                return None, max(waits)
-            name = find()
-            if name is None:
-                for limit in limits:
-                    self._limiter.hit(*limit)
-        return name, 0
-
-    def _wait(self, limit: Any, client: str) -> int:
-        reset_at, remaining = self._limiter.get_window_stats(limit, client)
-        return 0 if remaining else max(math.ceil(reset_at - time.time()), 1)
+    limiter, limits = flask.current_app.extensions["limiter"], _limits_of_client()
+    windows = [limiter.get_window_stats(*limit) for limit in limits]
+    resets = [reset_at for reset_at, remaining in windows if not remaining]
+    if resets:
+        flask.g.wait = max(math.ceil(max(resets) - time.time()), 1)
+        return None
+    name = find()
+    if name is None:
+        for limit in limits:
+            limiter.hit(*limit)
+    return name
 
 
 def _limits_of_client() -> list[tuple[Any, str]]:
@@ -228,18 +199,16 @@ def login() -> ResponseReturnValue:
     if flask.request.method == "GET":
         return _login_form("")
     token = flask.request.form.get("token", "")
-    name, wait = flask.current_app.extensions["guesses"].check(lambda: access.user_of(token))
-    if wait:
-        return _too_many(wait)
+    name = _checked(lambda: access.user_of(token))
+    if "wait" in flask.g:
+        return _too_many()
     if name is None:
         logger.warning("Login failed: wrong token from %s", client_address())
         problem = "Wrong token. Use a token that the dashboard was started with (--token)."
         return _login_form(_next(), problem), 401
     flask.session.clear()
-    flask.session["known"] = name
-    user = User(name, secrets.token_urlsafe(16))
-    flask.current_app.extensions["sign_ins"].append(user.id)
-    login_user(user)
+    flask.session.update(known=name, sign_in=secrets.token_urlsafe(16))
+    flask.current_app.extensions["sign_ins"].append(flask.session["sign_in"])
     logger.info("token: signed in, from %s", client_address())
     return flask.redirect(_next() or flask.url_for("listing.index"), 303)
 
@@ -248,8 +217,7 @@ def login() -> ResponseReturnValue:
 def logout() -> ResponseReturnValue:
     """End the session, so that copies of its cookie are not valid any more."""
     with suppress(ValueError):
-        flask.current_app.extensions["sign_ins"].remove(flask.session.get("_user_id", ""))
-    logout_user()
+        flask.current_app.extensions["sign_ins"].remove(flask.session.get("sign_in"))
     flask.session.clear()
     return flask.redirect(flask.url_for("listing.index"), 303)
 
@@ -296,13 +264,10 @@ class SessionCookies(SecureCookieSessionInterface):
 def install_auth(app: flask.Flask, rules: Access) -> None:
     """Add access control by ``rules`` to an app that has no CSRF protection yet."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
-    app.extensions.update(access=rules, guesses=Guesses(), sign_ins=sign_ins)
-    # Addresses of clients may change, so a session is not bound to an address.
-    app.config["SESSION_PROTECTION"] = None
+    limiter = MovingWindowRateLimiter(MemoryStorage())
+    app.extensions.update(access=rules, limiter=limiter, sign_ins=sign_ins)
     app.session_interface = SessionCookies()
-    manager = LoginManager(app)
-    manager.user_loader(lambda each: User(TOKEN_USER, each) if each in sign_ins else None)
-    manager.request_loader(_user_of_request)
+    app.context_processor(lambda: {"access": rules, "user": user_name(), "signed_in": signed_in()})
     app.before_request(_refusal)
     app.register_blueprint(auth)
 
@@ -316,7 +281,7 @@ def _refusal() -> ResponseReturnValue | None:
         return flask.Response(text, 421, mimetype="text/plain")
     endpoint = flask.request.endpoint
     needs_user = access.required and endpoint not in PUBLIC_ENDPOINTS
-    if needs_user and not current_user.is_authenticated:
+    if needs_user and user_name() is None:
         return _unauthorized()
     is_change = flask.request.method not in SAFE_METHODS and endpoint not in READ_ONLY_POSTS
     if access.read_only and is_change:
@@ -325,24 +290,32 @@ def _refusal() -> ResponseReturnValue | None:
     return None
 
 
-def _user_of_request(_request: Any) -> User | None:
-    """Return the user of a request from its headers, or None without valid credentials.
+def signed_in() -> bool:
+    """Return whether the session of the request began with the login form and has not ended."""
+    return flask.session.get("sign_in") in flask.current_app.extensions["sign_ins"]
 
-    After too many wrong credentials, ``g.wait`` is the number of seconds that the client must wait.
-    """
+
+def user_name() -> str | None:
+    """Return the user name of the request, or None for an anonymous request."""
+    if "user" not in flask.g:
+        flask.g.user = TOKEN_USER if signed_in() else _user_in_headers()
+    name: str | None = flask.g.user
+    return name
+
+
+def _user_in_headers() -> str | None:
+    """Return the user name from the headers of the request, or None without valid credentials."""
     credentials = flask.request.authorization
     if access.user is not None:
-        name = access.user(flask.request.environ)
-    elif not access.required:
-        name = flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
-    elif credentials is None:
-        name = None
-    else:
-        guesses = flask.current_app.extensions["guesses"]
-        name, flask.g.wait = guesses.check(lambda: _name_in(credentials))
-        if name and flask.session.get("known") != name:
-            flask.session["known"] = name
-    return User(name) if name else None
+        return access.user(flask.request.environ)
+    if not access.required:
+        return flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
+    if credentials is None:
+        return None
+    name = _checked(lambda: _name_in(credentials))
+    if name and flask.session.get("known") != name:
+        flask.session["known"] = name
+    return name
 
 
 def _name_in(credentials: Authorization) -> str | None:
@@ -356,8 +329,8 @@ def _unauthorized() -> ResponseReturnValue:
     if access.user is not None:
         text = "You are not signed in to the application that contains this dashboard."
         return problem(403, text, "Not signed in")
-    if wait := flask.g.get("wait"):
-        return _too_many(wait)
+    if "wait" in flask.g:
+        return _too_many()
     if flask.request.authorization is not None:
         logger.warning("Wrong credentials from %s", client_address())
     query = quote(flask.request.query_string, safe="%=&+-._~")
@@ -373,10 +346,10 @@ def _unauthorized() -> ResponseReturnValue:
     return response
 
 
-def _too_many(seconds: int) -> ResponseReturnValue:
+def _too_many() -> ResponseReturnValue:
     logger.warning("Too many wrong credentials: refused %s", client_address())
-    text = f"There were too many wrong credentials. Try again in {seconds} s."
-    return *problem(429, text, "Too many attempts"), {"Retry-After": str(seconds)}
+    text = f"There were too many wrong credentials. Try again in {flask.g.wait} s."
+    return *problem(429, text, "Too many attempts"), {"Retry-After": str(flask.g.wait)}
 
 
 def problem(code: int, text: str, title: str = "", field: str | None = None) -> tuple[Any, int]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from flask import Blueprint, abort, redirect, render_template, request, url_for
+from flask import Blueprint, abort, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
@@ -349,12 +349,6 @@ def _warn(entry: Any, form: EntryForm) -> None:
             notify(f"Please check: {warning}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
-
-
-@forms.get("/new/preview")
-def preview_new_reloaded() -> ResponseReturnValue:
-    """Redirect to the empty form if a browser sends GET for the URL of a preview."""
-    return redirect(url_for("forms.new"), 303)
 
 
 # -- the simulation of an entry, under its stored rule and another rule ---------------------------

@@ -11,8 +11,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import flask
-import secure
-from flask import Flask, render_template, request
+from flask import Flask, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import NoPermissionError, RedisError
@@ -42,32 +41,25 @@ MAX_FIELDS: Final = 50
 
 #: The security headers of each response.
 #: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
-HEADERS: Final = secure.Secure(
-    csp=secure.ContentSecurityPolicy()
-    .default_src("'none'")
-    .script_src("'self'")
-    .style_src("'self'")
-    .img_src("'self'", "data:")
-    .connect_src("'self'")
-    .form_action("'self'")
-    .frame_ancestors("'none'")
-    .base_uri("'none'"),
-    coop=secure.CrossOriginOpenerPolicy().same_origin(),
-    corp=secure.CrossOriginResourcePolicy().same_origin(),
-    permissions=secure.PermissionsPolicy().camera().geolocation().microphone(),
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     # Over TLS, Flask-WTF checks the referrer of a form, so "no-referrer" would break all forms.
-    referrer=secure.ReferrerPolicy().same_origin(),
-    xcto=secure.XContentTypeOptions().nosniff(),
-    xfo=secure.XFrameOptions().deny(),
-)
-NO_STORE: Final = secure.Secure(cache=secure.CacheControl().no_store())
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 def add_headers(response: flask.Response) -> flask.Response:
     """Add the security headers to a response."""
-    HEADERS.set_headers(response)
+    response.headers.update(HEADERS)
     if request.endpoint != "static":
-        NO_STORE.set_headers(response)
+        response.cache_control.no_store = True
     return response
 
 
@@ -173,7 +165,6 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     app.register_error_handler(CSRFError, csrf_failed)
     app.register_error_handler(HTTPException, http_error)
     app.register_error_handler(Exception, internal_error)
-    app.context_processor(lambda: {"access": access})
     if access.behind_proxy:
         proxied: Any = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1, x_prefix=1)
         app.__dict__["wsgi_app"] = proxied
@@ -200,7 +191,14 @@ def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
-    """Return an error page with the status code of the HTTP error."""
+    """Return an error page with the status code of the HTTP error.
+
+    A browser that sends GET for the URL of an action is redirected to the page of the entry, or to
+    the list.
+    """
+    if error.code == 405 and request.method in auth.SAFE_METHODS and not auth.wants_json():
+        name = request.args.get("name")
+        return redirect(values.entry_url(name) if name else url_for("listing.index"), 303)
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}
     return *auth.problem(error.code or 500, error.description or error.name, error.name), headers
 

@@ -145,29 +145,21 @@ def due(instant: datetime, now: datetime) -> str:
     return "now" if seconds > -LATE else f"{duration(-seconds)} late"
 
 
-def entry_url(name: str, endpoint: str = "entries.show") -> str:
-    """Return the URL of an entry's page, or of an action on the entry.
+def entry_url(name: str, endpoint: str = "entries.show", **values: Any) -> str:
+    """Return the URL of an entry's page, or of another endpoint with ``values`` for this entry.
 
     The entry name is a query parameter, because some names, such as ``..``, do not work in a path.
     Surrogates in the name stand for bytes that are not UTF-8, and the URL contains these bytes.
     """
-    return f"{url_for(endpoint)}?name={quote(name, safe='', errors='surrogateescape')}"
+    return f"{url_for(endpoint, **values)}?name={quote(name, safe='', errors='surrogateescape')}"
 
 
-def record_url(record: Record) -> str:
-    """Return the URL of the page of the entry in a record."""
-    return entry_url(store.keys.name_of(record.key))
+def name_of(record: Record) -> str:
+    """Return the exact name of the entry in a record, as its key has it."""
+    return store.keys.name_of(record.key)
 
 
-def quoted(record: Record) -> str:
-    """Return the exact name of the entry in a record, as the value of a form field.
-
-    :func:`name_in` converts the value back.
-    """
-    return quoted_name(store.keys.name_of(record.key))
-
-
-def quoted_name(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a name as the value of a form field; :func:`name_in` converts the value back.
 
     A form can contain only UTF-8, but some names contain other bytes.
@@ -176,7 +168,7 @@ def quoted_name(name: str) -> str:
 
 
 def name_in(text: str) -> str:
-    """Return the name of an entry from a value that :func:`quoted_name` returned."""
+    """Return the name of an entry from a value that :func:`quoted` returned."""
     return unquote(text, errors="surrogateescape")
 
 
@@ -189,8 +181,8 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
-    filters = clock_words, counted, due, duration, iso, last_run, late, quoted, quoted_name, until
-    shared = app_zone, entry_url, record_url, with_query, zone_name, now_of
+    filters = clock_words, counted, due, duration, iso, last_run, late, quoted, until
+    shared = app_zone, entry_url, name_of, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})
     app.jinja_env.filters.update(

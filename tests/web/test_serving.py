@@ -119,9 +119,7 @@ def test_plain_http_for_other_hosts_is_warned_about(
     assert ("Warning" in ran.err) is bool(warning)
 
 
-@pytest.mark.parametrize(
-    "module", ["flask", "flask_login", "flask_wtf", "limits", "secure", "waitress"]
-)
+@pytest.mark.parametrize("module", ["flask", "flask_wtf", "limits", "waitress"])
 def test_a_missing_extra_is_an_error(
     app: Celery, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
