@@ -286,9 +286,9 @@ MISSING: Final = object()
 # letter in the shortest setting name gives a similarity of ``_TYPO_CUTOFF``.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2. The settings of RedisBeater have the names of RedBeat's
-# settings, but with the prefix ``redisbeater_``.
-_REDISBEATER_PREFIX: Final = "redisbeater_"
+# Names that begin so are meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have
+# the same names with another prefix.
+_PREFIXES: Final = (PREFIX, "redisbeater_")
 
 
 def find_setting(app: Celery, name: str) -> Any:
@@ -313,16 +313,10 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     yielded strings contain no values of settings, because values may be secret.
     """
     for spelling, name in sorted(set(_foreign_names(app))):
-        is_fork = name.startswith(_REDISBEATER_PREFIX)
-        nearest = _nearest(PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
-        if is_fork:
-            remedy = (
-                f"write {nearest}" if nearest else "remove the setting; RedBeat has no equivalent"
-            )
-            yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
-        elif nearest:
+        nearest = _nearest(name)
+        if nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
-        elif name.startswith(PREFIX):
+        elif name.startswith(_PREFIXES):
             yield f"Unknown setting {spelling}", f"the valid settings are {', '.join(SETTINGS)}"
 
 
@@ -352,8 +346,8 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(PREFIX):  # compare names without the prefix, which all settings share
+    if name.startswith(_PREFIXES):  # compare names without the prefix, which all settings share
         settings = {setting.removeprefix(PREFIX): setting for setting in SETTINGS}
-        matches = get_close_matches(name.removeprefix(PREFIX), settings, n=1)
+        matches = get_close_matches(name.partition("_")[2], settings, n=1)
         return settings[matches[0]] if matches else None
     return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)

@@ -512,16 +512,16 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("redisbeater_redis_url", "write redbeat_redis_url"),
-        ("REDISBEATER_LOCK_TIMEOUT", "write redbeat_lock_timeout"),
-        ("redisbeater_xyzzy", "remove the setting"),
+        ("redisbeater_redis_url", "did you mean redbeat_redis_url?"),
+        ("REDISBEATER_LOCK_TIMEOUT", "did you mean redbeat_lock_timeout?"),
+        ("redisbeater_xyzzy", "the valid settings are redbeat_redis_url"),
     ],
 )
 def test_a_setting_of_redisbeater_is_reported(
     caplog: pytest.LogCaptureFixture, name: str, remedy: str
 ) -> None:
     (message,) = reported(caplog, make_app(**{name: "s3cret"}))
-    assert message.startswith(f"{name} is a setting of RedisBeater and is ignored: {remedy}")
+    assert message.startswith(f"Unknown setting {name}: {remedy}")
 
 
 @pytest.mark.parametrize(

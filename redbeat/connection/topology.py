@@ -85,8 +85,8 @@ def _server(parameters: Parameters) -> Redis:
     node = parameters.node
     address: dict[str, Any] = {"host": node.host or "localhost", "port": node.port or REDIS_PORT}
     if node.scheme in SOCKETS:
-        address = {"unix_socket_path": node.socket_path}
-        if not (node.socket_path or "").strip("/"):
+        address = {"unix_socket_path": node.path}
+        if not (node.path or "").strip("/"):
             raise ConfigurationError(
                 f"{parameters.endpoint.url.setting} has no socket path; use "
                 "unix:///path/to/redis.sock"

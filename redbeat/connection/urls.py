@@ -32,12 +32,15 @@ _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*",
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL. ``options`` are arguments of redis-py, such as ``db`` and ``password``."""
+    """A parsed URL. ``path`` is the path of a socket.
+
+    ``options`` are arguments of redis-py, such as ``db`` and ``password``.
+    """
 
     scheme: str
     host: str | None
     port: int | None
-    socket_path: str | None
+    path: str | None
     options: Mapping[str, Any]
 
 

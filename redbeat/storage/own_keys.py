@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,9 +10,8 @@ from celery import Celery
 
 from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf, key_aside, values_in
-from redbeat.connection.endpoint import Endpoint, Source
-from redbeat.connection.parameters import client_parameters
-from redbeat.connection.topology import build
+from redbeat.connection.topology import REDIS_PORT, SENTINEL_PORT
+from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
 from .client import client_of
@@ -28,9 +25,6 @@ ANY_QUEUE: Final = "celery"
 
 #: Other names of ``localhost`` in URLs.
 LOCALHOST: Final = ("127.0.0.1", "::1")
-
-#: Options that only change how to connect, and that may cause a warning.
-_TLS_OPTIONS: Final = re.compile(r"(?<=[?&])ssl_[^&;]*&?")
 
 
 def check_destinations(app: Celery, options: Any) -> None:
@@ -96,19 +90,21 @@ class OwnKeys:
         return key == self._lock_key or (key.startswith(self._starts) and key not in self._prefixes)
 
 
-Place = tuple[Any, ...]
+#: The name of the master in Sentinel, the address, and the number of the database.
+Place = tuple["str | None", str, str]
 
 
 def _places_of_broker(app: Celery, options: Mapping[str, Any]) -> set[Place]:
-    urls, places = app.conf.broker_write_url or "", set[Place]()
-    use_ssl = Source("broker_use_ssl", None, inherited=True)
-    service = Source("broker_transport_options", {"service_name": options.get("master_name")}, True)
-    for url in urls if isinstance(urls, (list, tuple)) else str(urls).split(";"):
-        plain = Source("broker_url", _TLS_OPTIONS.sub("", url), inherited=True)
-        endpoint = Endpoint(plain, use_ssl, service, broker_is_redis=True)
-        with suppress(ConfigurationError):  # not a Redis server
-            places |= _places(build(client_parameters(endpoint)))
-    return places
+    urls, service = app.conf.broker_write_url or "", options.get("master_name")
+    try:
+        text = ";".join(urls) if isinstance(urls, (list, tuple)) else str(urls)
+        addresses = parse_url(text, "broker_url")
+    except ConfigurationError:  # not a Redis server
+        return set()
+    return {
+        _place(vars(one), one.options.get("db"), service if one.scheme == "sentinel" else None)
+        for one in addresses
+    }
 
 
 def _places(client: Any) -> set[Place]:
@@ -118,10 +114,11 @@ def _places(client: Any) -> set[Place]:
     nodes = [options] if options else []
     if isinstance(service, str):
         nodes = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
-    return {(service, _server(node), str(options.get("db") or 0)) for node in nodes}
+    return {_place(node, options.get("db"), service) for node in nodes}
 
 
-def _server(options: Mapping[str, Any]) -> str:
-    host = str(options.get("host", "localhost")).lower()
-    address = f"{'localhost' if host in LOCALHOST else host}:{options.get('port', 6379)}"
-    return options.get("path") or address
+def _place(node: Mapping[str, Any], database: Any, service: str | None) -> Place:
+    host = str(node.get("host") or "localhost").lower()
+    port = node.get("port") or (SENTINEL_PORT if service else REDIS_PORT)
+    address = f"{'localhost' if host in LOCALHOST else host}:{port}"
+    return service, node.get("path") or address, str(database or 0)

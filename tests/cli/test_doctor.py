@@ -218,7 +218,7 @@ def test_settings_without_effect_are_reported(run: Run, app: Celery) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
     [
-        ("redisbeater_redis_url", "redis://", "write redbeat_redis_url"),
+        ("redisbeater_redis_url", "redis://", "did you mean redbeat_redis_url"),
         ("redbeat_lock_key", "", "use None"),
     ],
 )
