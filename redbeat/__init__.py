@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from .schedules.calendars import Calendar
     from .schedules.hashed import hashed_crontab
     from .schedules.ical import from_ical
-    from .schedules.one_time import clocked
-    from .schedules.rule import rrule
-    from .schedules.rule_set import from_dateutil, rruleset
+    from .schedules.rule import clocked, from_dateutil, rrule, rruleset
     from .storage.beats import BeatInfo, active_beats, current_leader
 
 __all__: list[str] = ["Applied", "Backfill", "BeatInfo", "Calendar", "ClockChange", "Copied"]
@@ -81,8 +79,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "schedules.calendars": ("Calendar",),
     "schedules.hashed": ("hashed_crontab",),
     "schedules.ical": ("from_ical",),
-    "schedules.one_time": ("clocked",),
-    "schedules.rule_set": ("from_dateutil", "rruleset"),
+    "schedules.rule": ("clocked", "from_dateutil", "rruleset"),
     "storage.beats": ("BeatInfo", "active_beats", "current_leader"),
 }
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}

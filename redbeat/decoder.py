@@ -20,8 +20,7 @@ from dateutil.rrule import weekday
 
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
-from redbeat.schedules.rule import rrule
-from redbeat.schedules.rule_set import rruleset
+from redbeat.schedules.rule import rrule, rruleset
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types

@@ -9,15 +9,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from .rules import FREQUENCIES, RANGES
+from dateutil.rrule import rrule as dateutil_rrule
+
 from .walltime import instant_of
 from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
 
-#: The RFC 5545 names of the weekdays, beginning with Monday.
-DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: The parts of an RFC 5545 rule that are lists of numbers, and the name of each part in dateutil.
-NUMBERS = {name.upper(): name for name in RANGES}
-NAMES = {number: name for name, number in FREQUENCIES.items()}
 #: The ``strftime`` format of a date with time in RFC 5545 text.
 MOMENT = "%Y%m%dT%H%M%S"
 
@@ -68,27 +64,7 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
 
 
 def _rule_line(rule: Any) -> str:
-    parts: dict[str, Any] = {"FREQ": NAMES[rule.freq]}
-    if rule.interval != 1:
-        parts["INTERVAL"] = rule.interval
-    if rule.wkst is not None:
-        parts["WKST"] = _day(rule.wkst)
-    if rule.count is not None:
-        parts["COUNT"] = rule.count
-    if rule.until is not None:
-        parts["UNTIL"] = f"{rule.until.astimezone(UTC):{MOMENT}}Z"
-    if rule.byweekday is not None:
-        parts["BYDAY"] = ",".join(map(_day, _listed(rule.byweekday)))
-    for key, name in NUMBERS.items():
-        if getattr(rule, name) is not None:
-            parts[key] = ",".join(map(str, _listed(getattr(rule, name))))
-    return "RRULE:" + ";".join(f"{key}={value}" for key, value in parts.items() if value != "")
-
-
-def _listed(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
-
-
-def _day(day: Any) -> str:
-    name = DAYS[getattr(day, "weekday", day)]
-    return f"{getattr(day, 'n', None) or ''}{name}"
+    # dateutil writes UNTIL without a time zone, and its default of WKST is not that of RFC 5545.
+    written = dateutil_rrule(**{**rule.fields(), "until": None, "wkst": rule.wkst or 0})
+    line = str(written).splitlines()[-1].replace("+", "")  # it writes +1FR
+    return line if rule.until is None else f"{line};UNTIL={rule.until.astimezone(UTC):{MOMENT}}Z"

@@ -27,9 +27,14 @@ from redbeat.calendar.times import time_from
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY
-from redbeat.schedules.one_time import clocked
-from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
-from redbeat.schedules.rule_set import MAX_RULES, rruleset
+from redbeat.schedules.rule import (
+    MAX_RULES,
+    RRULE_FIELDS,
+    clocked,
+    rrule,
+    rruleset,
+    zone_extension,
+)
 
 TAG: Final = "__type__"
 MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years

@@ -17,9 +17,8 @@ from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
-from redbeat.schedules import one_time, rule_set
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
-from redbeat.schedules.rule import rrule
+from redbeat.schedules.rule import clocked, rrule, rruleset
 
 from .text import duration, exact_duration, plain_number
 
@@ -91,9 +90,9 @@ def rule_of(when: Any) -> tuple[str, str] | None:
         return "cron", " ".join(_cron_field(when, name) for name in CRON_FIELDS)
     if isinstance(when, solar):
         return "solar", f"{when.event},{when.lat},{when.lon}"
-    if isinstance(when, one_time.clocked):
+    if isinstance(when, clocked):
         return "at", when.clocked_time.isoformat()
-    if isinstance(when, (rrule, rule_set.rruleset)):
+    if isinstance(when, (rrule, rruleset)):
         try:
             return "rrule", when.to_ical()
         except ValueError:

@@ -18,7 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from redbeat.calendar import cron, sun, times, zones
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
-from redbeat.schedules import hashed, ical, one_time, rule
+from redbeat.schedules import hashed, ical, rule
 
 from .describe import CRON_FIELDS
 
@@ -145,7 +145,7 @@ def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:
 
 def _at(text: str, zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
     moment = times.time_from(text)
-    return one_time.clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
+    return rule.clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
 
 
 def _solar(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:

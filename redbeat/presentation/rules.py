@@ -14,8 +14,8 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar import cron, daysets, recurrence, zones
 from redbeat.printing import plural
-from redbeat.schedules import next_run, one_time, rule_set
-from redbeat.schedules.rule import rrule
+from redbeat.schedules import next_run
+from redbeat.schedules.rule import clocked, rrule, rruleset
 
 from .describe import schedule_text
 from .text import quantities
@@ -240,7 +240,7 @@ def _crontab_phrase(when: crontab) -> str:
     return phrase(clock(sorted(when.minute), sorted(when.hour)), on_days, when.month_of_year)
 
 
-def _clocked(when: one_time.clocked, timezone: str | None) -> str:
+def _clocked(when: clocked, timezone: str | None) -> str:
     time = when.clocked_time
     local = time.astimezone(zones.zone_named(timezone)) if timezone else time
     return f"once, at {moment(local)}, {timezone or zone_label(time.tzinfo or zones.UTC)}"
@@ -297,7 +297,7 @@ def _rule_days(rule: recurrence.Recurrence) -> str:
     return f"on {listed} of the month"
 
 
-def _rule_set(when: rule_set.rruleset, timezone: str | None) -> str:
+def _rule_set(when: rruleset, timezone: str | None) -> str:
     parts = [_rule(rule, timezone) for rule in when.rrules]
     if when.rdates:
         parts.append(f"on {plural(len(set(when.rdates)), 'date')}")
@@ -309,7 +309,7 @@ WORDS: Final[dict[type, Callable[[Any, str | None], str]]] = {
     schedule: _interval,
     crontab: _crontab,
     solar: lambda when, _timezone: schedule_text(when),
-    one_time.clocked: _clocked,
+    clocked: _clocked,
     rrule: _rule,
-    rule_set.rruleset: _rule_set,
+    rruleset: _rule_set,
 }

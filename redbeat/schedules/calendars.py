@@ -22,8 +22,7 @@ from redbeat.printing import encodable
 from .ical import from_ical
 from .ical_file import check_complete, check_rules, decoded, named_offsets
 from .next_run import find_latest, latest_run, next_run
-from .rule import RuleSchedule, rrule
-from .rule_set import rruleset
+from .rule import RuleSchedule, rrule, rruleset
 
 #: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
 #: A moved occurrence keeps its wall-clock time. Its new day is the next or the previous day that is

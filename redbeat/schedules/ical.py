@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from typing import Any
 
-from dateutil.rrule import weekday
+from dateutil.rrule import weekday, weekdays
 
-from redbeat.calendar.ical_text import DAYS, MOMENT, NUMBERS
+from redbeat.calendar.ical_text import MOMENT
+from redbeat.calendar.rules import RANGES
 from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import EPOCH, UTC, zone_named
 
-from .rule import rrule
-from .rule_set import MAX_DATES, rruleset
+from .rule import MAX_DATES, rrule, rruleset
 
+#: The parts of a rule that are lists of numbers, and the name of each part in dateutil.
+NUMBERS = {name.upper(): name for name in RANGES}
 PROPERTIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
 #: The parameters of a property that are read or have no meaning.
 PARAMETER = re.compile(r"TZID=.*|VALUE=DATE(-TIME)?|X-.*", re.IGNORECASE)
@@ -146,4 +148,5 @@ def _weekday(name: str, text: str) -> weekday:
     match = re.fullmatch(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)", text.strip().upper())
     if match is None or (match[1] and not int(match[1])):
         raise ValueError(f"{name}: {text!r} is not a weekday such as MO, 1FR or -1SU")
-    return weekday(DAYS.index(match[2]), int(match[1]) if match[1] else None)
+    day = next(day for day in weekdays if str(day) == match[2])
+    return day(int(match[1])) if match[1] else day

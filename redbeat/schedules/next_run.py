@@ -21,9 +21,7 @@ from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import TICK, next_instant
 from redbeat.calendar.zones import UTC, as_utc, wall_zone
 
-from .one_time import clocked
-from .rule import RuleSchedule, rrule
-from .rule_set import rruleset
+from .rule import RuleSchedule, clocked, rrule, rruleset
 
 ZERO = timedelta(0)
 #: The largest difference between two estimates of one instant by a schedule that reads a clock.

@@ -1,10 +1,11 @@
-"""Schedules that follow recurrence rules of RFC 5545 (iCalendar) in a time zone."""
+"""Schedules with a start: rules of RFC 5545 in a time zone, sets of rules and dates, an instant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta, tzinfo
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from datetime import date, datetime, timedelta
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -12,13 +13,14 @@ from typing import Any, ClassVar
 from celery.schedules import BaseSchedule, schedstate
 from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
+from dateutil.rrule import rruleset as dateutil_rruleset
 
 from redbeat.calendar import walltime, zones
 from redbeat.calendar.daysets import DAY, UNIT
 from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
-from redbeat.calendar.steps import bounded, measured, once, spend
+from redbeat.calendar.steps import bounded, measured, once, remembered, spend
 from redbeat.calendar.times import plain_datetime
 from redbeat.config import App
 from redbeat.errors import DecodeError
@@ -26,98 +28,13 @@ from redbeat.errors import DecodeError
 #: The steps of a search in a rule, except for its periods and days.
 SEARCH = 12
 
-
-@dataclass(frozen=True)
-class ZonedRule:
-    """Computes the instants of the occurrences of ``rule``, which uses wall-clock time in ``zone``.
-
-    ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is before ``start``.
-    ``count`` counts instants: if the rule repeats in real time, an hour that DST repeats counts
-    twice, and an hour that DST skips does not count.
-    """
-
-    rule: Recurrence
-    zone: tzinfo
-    start: datetime
-    count: int | None
-
-    def next_run(self, after: datetime) -> datetime | None:
-        """Return the first occurrence after the aware datetime ``after``, in UTC, or None."""
-        spend(SEARCH)
-        instant = self._search(after)
-        last, cost = self._last
-        once(id(self), cost)
-        return None if instant is None or instant > last else instant
-
-    def _search(self, after: datetime) -> datetime | None:
-        return walltime.next_instant(self._searched, after, self.zone, self.start)
-
-    @cached_property
-    def _depends_on_dst(self) -> bool:
-        """Whether a DST change can repeat or skip occurrences of the rule."""
-        return self.rule.follows_real_time and zones.fixed_offset(self.zone) is None
-
-    @cached_property
-    def _searched(self) -> Recurrence:
-        """The rule in which occurrences are searched, either ``rule`` or a copy of ``rule``.
-
-        If DST can repeat occurrences, the copy starts up to a day before ``rule``, because an
-        instant after the start can have an earlier wall-clock time than the start, if the start is
-        in an hour that DST repeats.
-        """
-        if not self._depends_on_dst:
-            return self.rule
-        try:
-            step = self.rule.interval * UNIT[self.rule.freq]
-            early = self.rule.start - DAY // step * step
-        except OverflowError:
-            early = self.rule.start
-        return replace(self.rule, start=early)
-
-    @cached_property
-    def _last(self) -> tuple[datetime, int]:
-        """The last occurrence that ``count`` allows, and the steps to compute it."""
-        if self.count is None:
-            return walltime.END, 0
-        return measured(partial(self._find_last, self.count))
-
-    def _find_last(self, count: int) -> datetime:
-        step = UNIT.get(self.rule.freq) if self.rule.plain else None
-        try:
-            if step is None:
-                return self._walk(count)
-            if self._depends_on_dst:
-                return self._count_steps(count, step * self.rule.interval)
-            wall = self.rule.start + (count - 1) * self.rule.interval * step
-            return max(walltime.instant_of(wall.replace(tzinfo=self.zone)), self.start)
-        except OverflowError:  # it would be after the year 9999
-            return walltime.END
-
-    def _count_steps(self, left: int, step: timedelta) -> datetime:
-        # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
-        # instants are counted as wall-clock times.
-        for begin, end, offset in walltime.offset_spans(self.zone, self.start):
-            wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
-            first = walltime.at_offset(wall + (self.rule.start - wall) % step, offset)
-            in_span = max(-((first - end) // step), 0)
-            if left <= in_span or end == walltime.END:
-                return first + (left - 1) * step
-            left -= in_span
-        return walltime.END
-
-    def _walk(self, count: int) -> datetime:
-        last = self.start - walltime.TICK
-        for _ in range(count):
-            spend(SEARCH)
-            following = self._search(last)
-            if following is None:
-                break
-            last = following
-        return last
-
-
 #: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
 START_GRACE = timedelta(minutes=1)
+
+# Rules and dates of a set are limited, so that a search for the next occurrence takes only
+# milliseconds.
+MAX_RULES = 4
+MAX_DATES = 1000
 
 
 class RuleSchedule(BaseSchedule):
@@ -243,12 +160,11 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.byhour = _storable(byhour)
         self.byminute = _storable(byminute)
         self.bysecond = _storable(bysecond)
-        zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
+        self._zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
         # The conversion to UTC and back turns a start that DST skips into a valid time.
-        start = zones.as_utc(self.start)
-        wall = start.astimezone(zone).replace(tzinfo=None, fold=0)
+        self._start = zones.as_utc(self.start)
+        wall = self._start.astimezone(self._zone).replace(tzinfo=None, fold=0)
         self._rule = recurrence(self.fields(), wall)
-        self._zoned = ZonedRule(self._rule, zone, start, self.count)
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -285,10 +201,78 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         time since ``dtstart`` slows down only the first search of a rule with ``count`` and a
         ``by`` argument.
         """
-        since = after - walltime.TICK if inclusive else after
-        occurrence = self._zoned.next_run(since)
-        is_left = occurrence is not None and not (self.until and occurrence > self.until)
+        spend(SEARCH)
+        occurrence = self._search(after - walltime.TICK if inclusive else after)
+        last, cost = self._last
+        once(id(self), cost)
+        is_left = occurrence is not None and occurrence <= min(last, self.until or last)
         return occurrence if is_left else None
+
+    def _search(self, after: datetime) -> datetime | None:
+        return walltime.next_instant(self._searched, after, self._zone, self._start)
+
+    @cached_property
+    def _depends_on_dst(self) -> bool:
+        """Whether a DST change can repeat or skip occurrences of the rule."""
+        return self._rule.follows_real_time and zones.fixed_offset(self._zone) is None
+
+    @cached_property
+    def _searched(self) -> Recurrence:
+        """The rule in which occurrences are searched.
+
+        If DST can repeat occurrences, it starts up to a day earlier, because an instant after the
+        start can have an earlier wall-clock time than the start, if the start is in an hour that
+        DST repeats.
+        """
+        if not self._depends_on_dst:
+            return self._rule
+        try:
+            step = self._rule.interval * UNIT[self._rule.freq]
+            early = self._rule.start - DAY // step * step
+        except OverflowError:
+            early = self._rule.start
+        return replace(self._rule, start=early)
+
+    @cached_property
+    def _last(self) -> tuple[datetime, int]:
+        """The last occurrence that ``count`` allows, and the steps to compute it."""
+        if self.count is None:
+            return walltime.END, 0
+        return measured(partial(self._find_last, self.count))
+
+    def _find_last(self, count: int) -> datetime:
+        step = UNIT.get(self._rule.freq) if self._rule.plain else None
+        try:
+            if step is None:
+                return self._walk(count)
+            if self._depends_on_dst:
+                return self._count_steps(count, step * self._rule.interval)
+            wall = self._rule.start + (count - 1) * self._rule.interval * step
+            return max(walltime.instant_of(wall.replace(tzinfo=self._zone)), self._start)
+        except OverflowError:  # it would be after the year 9999
+            return walltime.END
+
+    def _count_steps(self, left: int, step: timedelta) -> datetime:
+        # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
+        # instants are counted as wall-clock times.
+        for begin, end, offset in walltime.offset_spans(self._zone, self._start):
+            wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
+            first = walltime.at_offset(wall + (self._rule.start - wall) % step, offset)
+            in_span = max(-((first - end) // step), 0)
+            if left <= in_span or end == walltime.END:
+                return first + (left - 1) * step
+            left -= in_span
+        return walltime.END
+
+    def _walk(self, count: int) -> datetime:
+        last = self._start - walltime.TICK
+        for _ in range(count):
+            spend(SEARCH)
+            following = self._search(last)
+            if following is None:
+                break
+            last = following
+        return last
 
     def may_occur_near(self, day: date) -> bool:
         """Return False if there is surely no occurrence on ``day``, in any time zone."""
@@ -297,9 +281,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else zones.as_utc(self.until).replace(microsecond=0)
-        offset = zones.fixed_offset(self._zoned.zone)
-        zone = zones.zone_key(self._zoned.zone) if offset is None else offset
-        return self._rule, self._zoned.start, self.count, until, zone, self.nowfun
+        offset = zones.fixed_offset(self._zone)
+        zone = zones.zone_key(self._zone) if offset is None else offset
+        return self._rule, self._start, self.count, until, zone, self.nowfun
 
     def __repr__(self) -> str:
         fields = ", ".join(
@@ -310,6 +294,194 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
 #: The names of the arguments of ``rrule`` that a rule stores, in order.
 RRULE_FIELDS = tuple(signature(rrule).parameters)[:-2]
+
+
+class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
+    """A schedule with the occurrences of all ``rrules`` and all ``rdates``, except the ``exdates``.
+
+    Each rule is an ``rrule`` of RedBeat, not of ``dateutil``. Dates without a time zone are
+    interpreted as UTC. Dates are compared as instants, not as wall-clock times. If several rules or
+    dates contain the same instant, the entry runs once. Raises ``ValueError`` with the name of the
+    invalid argument. The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES``
+    ``exdates``.
+
+    ``nowfun`` and ``app`` have the same meaning as in :class:`celery.schedules.crontab`.
+    """
+
+    def __init__(
+        self,
+        rrules: Iterable[rrule] = (),
+        rdates: Iterable[datetime] = (),
+        exdates: Iterable[datetime] = (),
+        *,
+        nowfun: Callable[[], datetime] | None = None,
+        app: App | None = None,
+    ) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        self.rrules = _rules(rrules)
+        self.rdates = _dates("rdates", rdates)
+        self.exdates = _dates("exdates", exdates)
+        if not self.rrules and not self.rdates:
+            raise ValueError("rrules: there is neither a rule nor a date; give at least one")
+        self._dates = tuple(sorted(set(map(walltime.instant_of, self.rdates))))
+        self._excluded = frozenset(map(walltime.instant_of, self.exdates))
+        # A cache: excluded instant -> the next occurrence after this instant.
+        self._next_after_excluded: dict[Hashable, tuple[datetime | None, int]] = {}
+
+    @property
+    def start(self) -> datetime:
+        """The earliest of all ``rdates`` and of the ``dtstart`` of all rules, in UTC."""
+        starts = [zones.as_utc(rule.dtstart).replace(microsecond=0) for rule in self.rrules]
+        return min((*starts, *self._dates[:1]))
+
+    @bounded
+    def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """Return the first occurrence after the aware datetime ``after``, in UTC.
+
+        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if no
+        occurrence is left.
+        """
+        moment = zones.as_utc(after) - walltime.TICK if inclusive else zones.as_utc(after)
+        first = self._first_after(moment)
+        if first not in self._excluded:
+            return first
+        return remembered(self._next_after_excluded, first, partial(self._skip_excluded, first))
+
+    def _first_after(self, moment: datetime) -> datetime | None:
+        spend(1 + len(self._dates) // 64)
+        upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
+        dates = self._dates[bisect_right(self._dates, moment) :][:1]
+        return min((*dates, *(at for at in upcoming if at is not None)), default=None)
+
+    def _skip_excluded(self, first: datetime | None) -> datetime | None:
+        while first is not None and first in self._excluded:
+            first = self._first_after(first)
+        return first
+
+    def may_occur_near(self, day: date) -> bool:
+        """Return False if there is surely no occurrence on ``day``, in any time zone."""
+        return bool(self._dates) or any(rule.may_occur_near(day) for rule in self.rrules)
+
+    def to_ical(self) -> str:
+        """Return the set as RFC 5545 text.
+
+        Raises ``ValueError`` if the rules have different starts or if a time zone has no name,
+        because RFC 5545 cannot represent such a set.
+        """
+        return set_to_ical(self.rrules, self.rdates, self.exdates)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal set."""
+        return {"rrules": self.rrules, "rdates": self.rdates, "exdates": self.exdates}
+
+    def _identity(self) -> tuple[Any, ...]:
+        return frozenset(self.rrules), self._dates, self._excluded, self.nowfun
+
+    def __repr__(self) -> str:
+        dates = f"rdates: {len(self.rdates)}, exdates: {len(self.exdates)}"
+        return f"<rruleset: rrules: {list(self.rrules)}, {dates}>"
+
+
+def from_dateutil(recurring: dateutil_rrule | dateutil_rruleset) -> rrule | rruleset:
+    """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to an equal schedule of RedBeat.
+
+    Raises ``ValueError`` if ``recurring`` has a different type, or is a set with an EXRULE.
+    """
+    if isinstance(recurring, dateutil_rrule):
+        return _rule_of(recurring)
+    given: object = recurring
+    if not isinstance(given, dateutil_rruleset):
+        raise ValueError(f"{given!r} is neither an rrule nor an rruleset of dateutil")
+    parts: Any = given
+    if parts._exrule:
+        raise ValueError("exrule: RFC 5545 has removed EXRULE; use exdate")
+    return rruleset(map(_rule_of, parts._rrule), parts._rdate, parts._exdate)
+
+
+def _rule_of(rule: Any) -> rrule:
+    by_parts = rule._original_rule
+    fields: dict[str, Any] = {name: getattr(rule, f"_{name}", None) for name in RRULE_FIELDS[:6]}
+    fields.update({name: by_parts.get(name) for name in RRULE_FIELDS[6:]})
+    return rrule(**fields)
+
+
+def _rules(rules: Iterable[rrule]) -> tuple[rrule, ...]:
+    checked = tuple(rules)
+    for rule in checked:
+        if not isinstance(rule, rrule):
+            raise ValueError(f"rrules: {rule!r:.60} is not a redbeat.schedules.rule.rrule")
+    if len(checked) > MAX_RULES:
+        raise ValueError(f"rrules: there are {len(checked)} rules; the maximum is {MAX_RULES}")
+    return checked
+
+
+def _dates(name: str, dates: Iterable[datetime]) -> tuple[datetime, ...]:
+    checked = tuple(dates)
+    if len(checked) > MAX_DATES:
+        raise ValueError(f"{name}: there are {len(checked)} dates; the maximum is {MAX_DATES}")
+    return tuple(_date(name, date) for date in checked)
+
+
+def _date(name: str, date: datetime) -> datetime:
+    aware = aware_moment(name, date).replace(microsecond=0)
+    if aware < zones.EPOCH:
+        raise ValueError(f"{name}: {date} is before 1970")
+    return aware
+
+
+class clocked(RuleSchedule):  # noqa: N801 - the name users import
+    """A schedule that runs once, at ``clocked_time``.
+
+    If ``clocked_time`` is in the past and the entry has not run since ``clocked_time``, the entry
+    runs immediately. A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if
+    ``clocked_time`` is not a datetime or is before 1970. ``nowfun`` and ``app`` have the same
+    meaning as in :class:`celery.schedules.crontab`.
+    """
+
+    def __init__(
+        self,
+        clocked_time: datetime,
+        *,
+        nowfun: Callable[[], datetime] | None = None,
+        app: App | None = None,
+    ) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        self.clocked_time = aware_moment("clocked_time", clocked_time)
+        self._instant = walltime.instant_of(self.clocked_time)
+        if self._instant < zones.EPOCH:
+            raise ValueError(f"clocked_time: {self.clocked_time} is before 1970")
+
+    def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """Return ``clocked_time`` in UTC if it is after ``after``, else None.
+
+        If ``inclusive`` is true, the method also returns a ``clocked_time`` that equals ``after``.
+        """
+        moment = zones.as_utc(after)
+        is_ahead = self._instant > moment or (inclusive and self._instant == moment)
+        return self._instant if is_ahead else None
+
+    @property
+    def start(self) -> datetime:
+        """``clocked_time`` in UTC."""
+        return self._instant
+
+    def counts_from(self, now: datetime) -> datetime:
+        """Return the UTC instant after which the runs of a new entry are due.
+
+        The returned instant is before ``clocked_time``, so that an entry that is created after
+        ``clocked_time`` still runs.
+        """
+        return min(zones.as_utc(now), self._instant - timedelta.resolution)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal schedule."""
+        return {"clocked_time": self.clocked_time}
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._instant, self.nowfun
+
+    def __repr__(self) -> str:
+        return f"<clocked: {self.clocked_time}>"
 
 
 def zone_extension(schedule: object) -> dict[str, str]:

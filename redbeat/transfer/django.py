@@ -24,7 +24,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError, described
 from redbeat.management.apply import differences
 from redbeat.printing import get_logger
-from redbeat.schedules.one_time import clocked
+from redbeat.schedules.rule import clocked
 
 from . import incoming
 from .incoming import Incoming, UnreadableSourceError

@@ -53,7 +53,7 @@ from redbeat.entries.verdicts import (
 )
 from redbeat.schedules.calendars import Calendar, Exclusion
 from redbeat.schedules.next_run import asks_itself
-from redbeat.schedules.one_time import clocked
+from redbeat.schedules.rule import clocked
 from redbeat.storage.rows import Row
 
 NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)

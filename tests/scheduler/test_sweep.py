@@ -11,7 +11,7 @@ import pytest
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import CLOCK_STEP, DISABLED
-from redbeat.schedules.one_time import clocked
+from redbeat.schedules.rule import clocked
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 

@@ -16,8 +16,7 @@ from redbeat.codec.types import register_schedule_type
 from redbeat.decoder import RedBeatJSONEncoder, encode
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import asks_itself, in_zone
-from redbeat.schedules.one_time import clocked
-from redbeat.schedules.rule_set import rruleset
+from redbeat.schedules.rule import clocked, rruleset
 
 UTC = timezone.utc
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)

@@ -25,7 +25,7 @@ from redbeat.entries.policy import Policy
 from redbeat.errors import TooManyStepsError
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import SOLAR_LIMIT, latest_run, next_run
-from redbeat.schedules.rule_set import rruleset
+from redbeat.schedules.rule import rruleset
 from tests.samples import one_in
 
 UTC = timezone.utc

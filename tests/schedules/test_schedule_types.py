@@ -43,7 +43,7 @@ from redbeat.entries.definition import (
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.rules import WORDS
 from redbeat.schedules.next_run import FINDERS, asks_itself, next_run
-from redbeat.schedules.rule_set import MAX_DATES, MAX_RULES
+from redbeat.schedules.rule import MAX_DATES, MAX_RULES
 from tests.samples import examples, one_in
 
 UTC = timezone.utc
