@@ -1,9 +1,8 @@
 """Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
-The file contains pickles, and a pickle can run any code while Python loads the pickle. This module
-loads only the classes in :data:`KNOWN`. An object of a class outside of :data:`KNOWN` becomes an
-:class:`Unknown`, and no code of the class runs. A :class:`StandIn` replaces each class that a
-pickle uses, because a pickle could set attributes of the class itself.
+The file contains pickles, and a pickle can run any code while Python loads the pickle. So nothing
+is made while the file is loaded: each object becomes a :class:`Recorded`, which knows what the
+pickle would have called. Afterwards :func:`made` makes those whose classes are in :data:`KNOWN`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.beat import BeatLazyFunc
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
@@ -41,21 +40,32 @@ SUFFIXES: Final = ("", ".db", ".dat", ".dir", ".bak")
 MINUTES: Final = 60
 
 
-class Unknown:
-    """A placeholder for an object whose class this module does not load, or cannot construct."""
+class Recorded:
+    """An object of a pickle that was not made: the path of its class or function, and arguments.
+
+    Each class and function that the pickle names becomes a new subclass, so that a pickle which
+    changes attributes of a class changes nothing that lasts.
+    """
 
     path = ""
-    problem = "is not loaded for safety; add this entry yourself"
+    args: tuple[Any, ...]
+    state: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Accept any arguments."""
+    def __new__(cls, *args: Any, **_kwargs: Any) -> Any:
+        """Return a new object; for ``getattr``, the class or function that it would return."""
+        if cls.path == "builtins.getattr" and len(args) == 2:
+            return class_of(str(getattr(args[0], "path", args[0])), str(args[1]))
+        new = super().__new__(cls)
+        new.args, new.state = args, None
+        return new
 
-    def __call__(self, *_args: Any, **_kwargs: Any) -> Unknown:
-        """Return this placeholder for what a function such as a ``partial`` would return."""
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Recorded:
+        """Return this object for what a function such as a ``partial`` would return."""
         return self
 
     def __setstate__(self, state: Any) -> None:
-        """Accept any state."""
+        """Note the state."""
+        self.state = state
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Accept any item."""
@@ -67,51 +77,10 @@ class Unknown:
         """Accept any items."""
 
 
-class StandIn(type):
-    """Replaces a class or function that a pickle may use, while the pickle is loaded.
-
-    A call of a stand-in returns the result of ``original``, or an :class:`Unknown` if ``original``
-    raises an error, so that one bad entry does not make the others unreadable. A pickle that tries
-    to set an attribute of a stand-in raises an error.
-    """
-
-    original: Any
-    known_as: tuple[str, str]
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.made(cls.original, args, kwargs)
-
-    def made(cls, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return ``make(*args, **kwargs)``; if it fails, an unknown argument or a placeholder."""
-        try:
-            return make(*args, **kwargs)
-        except Exception as error:
-            unknown = _unknown(*cls.known_as)()
-            reason = f": {error}" if isinstance(error, (ValueError, ImproperlyConfigured)) else ""
-            unknown.problem = f"cannot be made{reason}; add this entry yourself"
-            return next((item for item in args if isinstance(item, Unknown)), unknown)
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        raise pickle.UnpicklingError(f"attribute {name!r:.60} of {cls.__name__} cannot be set")
-
-    @classmethod
-    def of(cls, path: tuple[str, str], original: Any) -> StandIn:
-        """Return the stand-in for the class or function with this module and name."""
-
-        def new(stand_in: StandIn, *args: Any, **kwargs: Any) -> Any:
-            return stand_in.made(partial(original.__new__, original), args, kwargs)
-
-        return cls(path[1], (), {"original": original, "known_as": path, "__new__": new})
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Return ``ZoneInfo._unpickle``, which a pickle reads with ``getattr``.
-
-    For any attribute except ``ZoneInfo._unpickle``, return a placeholder class.
-    """
-    if owner is KNOWN["zoneinfo", "ZoneInfo"] and name == "_unpickle":
-        return KNOWN["zoneinfo", "ZoneInfo._unpickle"]
-    return _unknown(str(getattr(owner, "path", owner)), str(name))
+def class_of(module: str, name: str) -> type[Recorded]:
+    """Return a new class that records the calls of a class or function."""
+    names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
+    return type("Recorded", (Recorded,), names)
 
 
 def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
@@ -131,48 +100,76 @@ def _range(*limits: Any) -> range:
 
 
 #: The classes and functions that a pickle may use, by module and name.
-ORIGINALS: Final[Mapping[tuple[str, str], Any]] = {
-    ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
-    ("celery.beat", "ScheduleEntry"): ScheduleEntry,
-    ("celery.schedules", "crontab"): crontab,
-    ("celery.schedules", "schedule"): interval,
-    ("celery.schedules", "solar"): make_solar,
-    ("celery.utils.time", "LocalTimezone"): LocalTimezone,
-    ("datetime", "date"): dt.date,
-    ("datetime", "datetime"): dt.datetime,
-    ("datetime", "time"): dt.time,
-    ("datetime", "timedelta"): dt.timedelta,
-    ("datetime", "timezone"): dt.timezone,
-    ("zoneinfo", "ZoneInfo"): zoneinfo.ZoneInfo,
-    ("zoneinfo", "ZoneInfo._unpickle"): _zone,
-    ("zoneinfo._zoneinfo", "ZoneInfo._unpickle"): _zone,
-    ("builtins", "getattr"): _attribute,
-    ("pytz", "_UTC"): lambda: dt.timezone.utc,
-    ("pytz", "_p"): _pytz_zone,
-    ("pytz", "FixedOffset"): lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)),
-    ("builtins", "range"): _range,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
+KNOWN: Final[Mapping[str, Callable[..., Any]]] = {
+    "celery.schedules.crontab": crontab,
+    "celery.schedules.schedule": interval,
+    "celery.schedules.solar": make_solar,
+    "celery.utils.time.LocalTimezone": LocalTimezone,
+    "datetime.date": dt.date,
+    "datetime.datetime": dt.datetime,
+    "datetime.time": dt.time,
+    "datetime.timedelta": dt.timedelta,
+    "datetime.timezone": dt.timezone,
+    "zoneinfo.ZoneInfo": zoneinfo.ZoneInfo,
+    "zoneinfo.ZoneInfo._unpickle": _zone,
+    "zoneinfo._zoneinfo.ZoneInfo._unpickle": _zone,
+    "pytz._UTC": lambda: dt.timezone.utc,
+    "pytz._p": _pytz_zone,
+    "pytz.FixedOffset": lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)),
+    "builtins.range": _range,
+    "builtins.set": set,
+    "builtins.frozenset": frozenset,
 }
 
-#: The stand-ins for :data:`ORIGINALS`, by module and name.
-KNOWN: Final[Mapping[tuple[str, str], StandIn]] = {
-    path: StandIn.of(path, original) for path, original in ORIGINALS.items()
-}
+ENTRY: Final = "celery.beat.ScheduleEntry"
+LAZY: Final = "celery.beat.BeatLazyFunc"
+
+#: The arguments of a ``ScheduleEntry`` in a pickle.
+FIELDS: Final = (
+    *("name", "task", "last_run_at", "total_run_count", "schedule", "args", "kwargs", "options"),
+)
 
 
-def _unknown(module: str, name: str) -> type[Unknown]:
-    """Return a placeholder class for the class ``name`` of the module ``module``."""
-    names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
-    return type("Unknown", (Unknown,), names)
+def made(value: Any, field: str) -> Any:
+    """Return a value with all recorded objects made; raises :exc:`InvalidEntryError`."""
+    if isinstance(value, type) and issubclass(value, Recorded):
+        if value.path in KNOWN:
+            raise InvalidEntryError(field, f"must be a value, not the class {value.__qualname__}")
+        value = value()
+    if isinstance(value, Recorded):
+        return _object(value, field)
+    if isinstance(value, Mapping):
+        return {key: made(item, f"{field}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value)([made(item, f"{field}.{i}") for i, item in enumerate(value)])
+    return value
+
+
+def _object(recorded: Recorded, field: str) -> Any:
+    path, problem = recorded.path, "is not loaded for safety"
+    if path == LAZY:
+        # A beat calls only the function that ``beat_schedule`` contains.
+        lazy = BeatLazyFunc(None)
+        vars(lazy).update(recorded.state)
+        return lazy
+    if path in KNOWN:
+        try:
+            return KNOWN[path](*[made(one, field) for one in recorded.args])
+        except InvalidEntryError:
+            raise
+        except (ValueError, ImproperlyConfigured) as error:
+            problem = f"cannot be made: {error}"
+        except Exception:
+            problem = "cannot be made"
+    raise InvalidEntryError(field, f"contains {path}, which {problem}; add this entry yourself")
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """An unpickler that loads only the classes in :data:`KNOWN`."""
+    """An unpickler that makes no objects but those of Python's own types."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a known class, or a placeholder for an unknown class."""
-        return KNOWN.get((module, name)) or _unknown(module, name)
+        """Return a class that records the calls of the class or function."""
+        return class_of(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
         """Raise an error for a reference to an object outside of the file."""
@@ -180,7 +177,7 @@ class SafeUnpickler(pickle.Unpickler):
 
 
 def load_safely(pickled: bytes) -> Any:
-    """Return the pickled object, with an :class:`Unknown` for each object of an unknown class.
+    """Return the pickled object, with a :class:`Recorded` for each object of a class.
 
     Raises :exc:`UnreadableSourceError` if the pickle is invalid.
     """
@@ -245,60 +242,25 @@ def _database(path: str) -> str:
 
 
 def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> incoming.Incoming:
-    if not isinstance(source, ScheduleEntry):
-        raise InvalidEntryError("entry", f"is a {_type_of(source)}, not a ScheduleEntry of Celery")
+    if not (isinstance(source, Recorded) and source.path == ENTRY):
+        kind = source.path if isinstance(source, Recorded) else type(source).__name__
+        raise InvalidEntryError("entry", f"is a {kind}, not a ScheduleEntry of Celery")
     if not isinstance(name, str):
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
-    for field in ("task", "schedule", "args", "kwargs", "options", "last_run_at"):
-        _refuse_unknown(field, getattr(source, field, None))
-    if not isinstance(getattr(source, "task", None), str):
+    if len(source.args) != len(FIELDS):
+        raise InvalidEntryError("entry", f"must have {', '.join(FIELDS)}")
+    fields = {field: made(value, field) for field, value in zip(FIELDS, source.args, strict=True)}
+    if not isinstance(fields["task"], str):
         raise InvalidEntryError("task", "is missing, or is not a string")
-    _refuse_unknown("schedule.nowfun", getattr(source.schedule, "nowfun", None))
-    if isinstance(source.schedule, crontab):
-        source.schedule.__setstate__({"app": schedule.app})  # the file has a placeholder
-    entry = schedule.entry_class(
-        name,
-        source.task,
-        source.schedule,
-        source.args,
-        source.kwargs,
-        options=source.options,
-        app=schedule.app,
-    )
-    last_run_at = source.last_run_at
+    kept = ("task", "schedule", "args", "kwargs", "options")
+    arguments = {field: fields[field] for field in kept}
+    entry = schedule.entry_class(name, app=schedule.app, **arguments)
+    last_run_at = fields["last_run_at"]
     if last_run_at is None:
         return incoming.Incoming(where, entry, static=True)
     if not isinstance(last_run_at, dt.datetime):
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
-    incoming.check_kinds("", vars(source), {"total_run_count": (int, "an integer", False)})
+    incoming.check_kinds("", fields, {"total_run_count": (int, "an integer", False)})
     instant = incoming.instant_from("last_run_at", last_run_at, schedule.app.timezone)
-    meta = encode_meta(instant, source.total_run_count or 0)
+    meta = encode_meta(instant, fields["total_run_count"] or 0)
     return incoming.Incoming(where, entry, static=True, meta=meta)
-
-
-def _type_of(value: Any) -> str:
-    return str(value.path) if isinstance(value, Unknown) else type(value).__name__
-
-
-def _refuse_unknown(field: str, value: Any) -> None:
-    """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
-
-    The function of a ``BeatLazyFunc`` in the file may be unknown, because a beat calls only the
-    function that ``beat_schedule`` contains.
-    """
-    if isinstance(value, StandIn):
-        raise InvalidEntryError(field, f"must be a value, not the class {value.__name__}")
-    if isinstance(value, type) and issubclass(value, Unknown):
-        value = value()
-    if isinstance(value, Unknown):
-        raise InvalidEntryError(field, f"contains {value.path}, which {value.problem}")
-    for key, item in _items(value):
-        _refuse_unknown(f"{field}.{key}", item)
-
-
-def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return iter(value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return iter(enumerate(value))
-    return iter(())

@@ -286,16 +286,13 @@ def test_an_unreadable_file_is_refused(run: Run, tmp_path: Path, text: str, prob
     assert problem in ran.err
 
 
-@pytest.mark.parametrize(
-    "key", [".".join(["a"] * 50_000), " . ".join(["'='"] * 300), '","."\\""' + ".a" * 300]
-)
 @pytest.mark.parametrize("text", ["%s = 1", "[%s]", "[x]\ny = {z = {%s = 1}}"])
-def test_a_key_of_many_parts_is_refused(run: Run, tmp_path: Path, text: str, key: str) -> None:
+def test_a_key_of_many_parts_is_refused(run: Run, tmp_path: Path, text: str) -> None:
     file = tmp_path / "entries.toml"
-    file.write_text('managed_by = "x"\n' + text % key, encoding="utf-8")
+    file.write_text('managed_by = "x"\n' + text % ".".join(["a"] * 50_000), encoding="utf-8")
     ran = run("plan", str(file))
     assert ran.code == EX_UNREADABLE
-    assert "a key has more than 200 dots" in ran.err
+    assert "a key has more than 1000 dots" in ran.err
 
 
 def test_dots_in_values_do_not_count_as_parts_of_a_key(run: Run, tmp_path: Path) -> None:

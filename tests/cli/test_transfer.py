@@ -1019,8 +1019,7 @@ def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path
             file[b"entries"] = forged
         ran = run("import", "--from", "celery-shelve", str(shelf))
         assert ran.code == EX_UNREADABLE
-        assert "attribute 'is_due' of" in ran.err
-        assert "cannot be set" in ran.err
+        assert "the entries cannot be loaded" in ran.err
         assert ScheduleEntry.is_due is before
     assert redis_client.keys("*") == []
     pickle.loads(CLASS_STATE)
@@ -1149,7 +1148,7 @@ def test_the_objects_of_older_files_are_read(
             {"schedule": Reduced(crontab, Reduced(range, 1 << 40))},
             "schedule: contains builtins.range, which cannot be made: a range of",
         ),
-        ({"schedule": schedule(60, nowfun=now_text)}, "schedule.nowfun: contains tests."),
+        ({"schedule": schedule(60, nowfun=now_text)}, "schedule: contains tests."),
         (
             {"schedule": Reduced(solar, "dusk", 1, 2)},
             "schedule: contains celery",
