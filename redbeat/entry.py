@@ -21,7 +21,7 @@ from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, is_valid_text, plain_name, text_of
 from redbeat.codec.types import TAG
-from redbeat.config import App, ensure_conf, real_app
+from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp, warn_of_app
 from redbeat.entries import decide, edits, saving, status
 from redbeat.entries import definition as definitions
@@ -467,13 +467,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
         Raises :exc:`InvalidEntryError` for an invalid policy. No round trip.
         """
-        policy = self.policy
-        zone = (None if policy is DEFAULT else policy.zone) or _zone_of(self.app)
-        if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
-            deadline = ensure_conf(self.app).cron_deadline
-            if deadline is not None:
-                policy = replace(policy, misfire_grace_time=deadline)
-        return Plan(self.schedule, zone, policy, str(self.name))
+        return plan_of(self.app, self.schedule, self.policy, str(self.name))
 
     def occurrence_plan(self) -> Plan:
         """Return the plan that computes the occurrences of the entry under its policy.
@@ -707,10 +701,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def check_allowed(self) -> None:
         """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
-        allowlist = ensure_conf(self.app).task_allowlist
-        refused = allowlist and allowlist.refusal(self.task, self.options)
-        if refused:
-            raise errors.NotAllowedError(*refused)
+        check_allowed(ensure_conf(self.app), self.task, self.options)
 
     def writable_key(self) -> str:
         """Return the key of the entry, after a check that an entry can have this key.
@@ -996,6 +987,24 @@ def _own_classes(entry_class: type) -> list[type]:
 def is_redbeat_entry(entry: Any) -> bool:
     """Return whether an entry is RedBeat's; it may be Celery's or a mock."""
     return issubclass(type(entry), RedBeatSchedulerEntry)
+
+
+def plan_of(app: Any, schedule: BaseSchedule, policy: Policy, name: str) -> Plan:
+    """Return the plan of a schedule and a policy; see :meth:`plan_without_calendars`."""
+    zone = (None if policy is DEFAULT else policy.zone) or _zone_of(app)
+    if isinstance(schedule, crontab) and policy.misfire_grace_time is None:
+        deadline = ensure_conf(app).cron_deadline
+        if deadline is not None:
+            policy = replace(policy, misfire_grace_time=deadline)
+    return Plan(schedule, zone, policy, name)
+
+
+def check_allowed(conf: RedBeatConfig, task: str, options: Mapping[str, Any]) -> None:
+    """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
+    allowlist = conf.task_allowlist
+    refused = allowlist and allowlist.refusal(task, options)
+    if refused:
+        raise errors.NotAllowedError(*refused)
 
 
 def _zone_of(app: Any) -> tzinfo:

@@ -18,10 +18,11 @@ from redbeat.config import ensure_conf
 from redbeat.entries import calendars
 from redbeat.entries.changes import state_of
 from redbeat.entries.decide import Plan
-from redbeat.entries.definition import warn_if_too_short
+from redbeat.entries.definition import FIELDS, decode_definition, warn_if_too_short
 from redbeat.entries.history import History
+from redbeat.entries.policy import DEFAULT
 from redbeat.entries.run import Rule, Run
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, check_allowed, plan_of
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.next_run import asks_itself
@@ -128,10 +129,13 @@ class Rules:
         return rule
 
     def _decoded(self, key: str, definition: str, policy_text: str) -> Rule:
+        is_whole = not policy_text and '"lazy"' not in definition  # a placeholder of a function
+        if self._entry_class is RedBeatSchedulerEntry and is_whole:
+            fields = decode_definition(definition)
+            if FIELDS.keys() >= fields.keys() and fields["name"] not in self.statics:
+                return self._plain(key, definition, fields)
         entry = self._entry_class.from_definition(self._app, definition, policy_text)
-        if entry.key != key:
-            problem = f"{entry.name!r} does not match the key of the entry"
-            raise DecodeError("definition.name", problem)
+        self._check_name(entry.name, entry.key, key)
         entry.check_allowed()
         warn_if_too_short(entry.name, entry.schedule)  # a raw writer's: it is not stored so
         self.restore(entry)
@@ -139,3 +143,20 @@ class Rules:
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
         texts, asks = (definition, policy_text), asks_itself(entry.schedule)
         return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)
+
+    def _plain(self, key: str, definition: str, fields: dict[str, Any]) -> Rule:
+        """Return the rule of an entry without a policy, which needs no entry object."""
+        name, task, schedule = str(fields["name"]), fields["task"], fields["schedule"]
+        options = fields.get("options") or {}
+        self._check_name(name, RedBeatSchedulerEntry.generate_key(self._app, name), key)
+        check_allowed(self._conf, task, options)
+        schedule.app = self._app
+        warn_if_too_short(name, schedule)
+        plan = plan_of(self._app, schedule, DEFAULT, name)
+        what = (task, fields.get("args"), fields.get("kwargs") or {}, options)
+        enabled, asks = fields.get("enabled", True), asks_itself(schedule)
+        return Rule(key, name, *what, enabled, schedule, DEFAULT, plan, definition, "", asks)
+
+    def _check_name(self, name: Any, named: str, key: str) -> None:
+        if named != key:
+            raise DecodeError("definition.name", f"{name!r} does not match the key of the entry")

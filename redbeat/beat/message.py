@@ -304,8 +304,8 @@ class Messages:
         arguments.args, arguments.kwargs = args, kwargs
         amqp, levels = self._app.amqp, self._repr_levels
         arguments.reprs = {
-            "argsrepr": saferepr(args, amqp.argsrepr_maxsize, **levels) if args else "()",
-            "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, **levels) if kwargs else "{}",
+            "argsrepr": _shown(args, amqp.argsrepr_maxsize, levels) if args else "()",
+            "kwargsrepr": _shown(kwargs, amqp.kwargsrepr_maxsize, levels) if kwargs else "{}",
         }
         arguments.own = {**own, "celery_beat_task": True}
         return ""
@@ -338,6 +338,19 @@ def _other_type(value: Any) -> str:
                 return name_of(kind)
         values, depth = inner, depth + 1
     return ""
+
+
+def _shown(value: Any, most: int, levels: dict[str, int]) -> str:
+    """Return arguments as Celery shows them, in at most about ``most`` characters.
+
+    ``repr`` is many times as fast, and does the same with a flat value without text to escape.
+    """
+    text = repr(value)
+    inner = value.values() if type(value) is dict else value
+    has_escapes = "\\" in text or '"' in text
+    if len(text) < most and not has_escapes and SCALARS.issuperset(map(type, inner)):
+        return text
+    return str(saferepr(value, most, **levels))
 
 
 def _difference(rendered: Any, real: Any, at: str = "") -> str:

@@ -13,7 +13,7 @@ from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import evaluated
 from redbeat.entries.run import Rule
 from redbeat.entries.verdicts import Send
-from redbeat.errors import NotAllowedError
+from redbeat.entry import check_allowed
 from redbeat.settings import is_number
 
 #: The message header with the entry's key.
@@ -85,10 +85,7 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
     :exc:`NotAllowedError` if ``redbeat_task_allowlist`` does not allow the task.
     """
     app = scheduler.app
-    allowlist = ensure_conf(app).task_allowlist
-    refused = allowlist and allowlist.refusal(entry.task, options)
-    if refused:
-        raise NotAllowedError(*refused)
+    check_allowed(ensure_conf(app), entry.task, options)
     args, kwargs = evaluated(entry.args, entry.kwargs)
     args, kwargs = list(args or ()), dict(kwargs or {})
     task = app.tasks.get(entry.task)

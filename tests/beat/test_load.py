@@ -9,7 +9,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.load import Rules
-from redbeat.errors import DecodeError
+from redbeat.errors import DecodeError, NotAllowedError
 from redbeat.storage.rows import Row
 
 REST = '"task": "t", "args": [1], "schedule": {"__type__": "interval", "every": 60}'
@@ -52,7 +52,54 @@ def test_static_entries_are_no_twins(rules: Rules) -> None:
     rules.restore = restored.append
     for name in "abc":
         rules.rule_of(row_of(name))
-    assert [entry.name for entry in restored] == ["a", "b"]
+    assert [entry.name for entry in restored] == ["b"]
+
+
+CRONTAB = (
+    '"schedule": {"__type__": "crontab", "minute": "5", "hour": "*", "day_of_week": "*", '
+    '"day_of_month": "*", "month_of_year": "*"}'
+)
+MONTHLY = '"schedule": {"__type__": "rrule", "freq": 1, "dtstart": 1769823000}'
+
+
+class Own(RedBeatSchedulerEntry):
+    """An entry class of a program, whose rules are read from entry objects."""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        REST,
+        f'"task": "t", {CRONTAB}',
+        f'"task": "t", {MONTHLY}',
+        '"task": "t", "schedule": 0.001',
+        '"task": "t", "schedule": 60, "args": null, "kwargs": null, "options": null',
+        '"task": "t", "schedule": 60, "args": {}, "kwargs": [], "options": []',
+        '"task": "t", "schedule": 60, "enabled": 0',
+        '"task": "t", "schedule": 60, "options": {"queue": "q", "expires": 5}',
+        '"task": "t", "schedule": 60, "timezone": "Europe/Paris", "max_runs": 3',
+    ],
+)
+def test_a_rule_is_the_same_without_an_entry_object(app: Celery, rest: str) -> None:
+    app.conf.update(beat_cron_starting_deadline=300, timezone="Asia/Tokyo")
+    plain, own = (
+        Rules(app, entry_class).rule_of(row_of("a", rest))
+        for entry_class in (RedBeatSchedulerEntry, Own)
+    )
+    assert plain == own
+    assert plain.schedule.app is own.schedule.app is app
+    assert plain.plan.policy.misfire_grace_time == (300 if "crontab" in rest else None)
+
+
+def test_a_field_that_no_entry_has_is_refused(rules: Rules) -> None:
+    with pytest.raises(DecodeError, match="evry"):
+        rules.rule_of(row_of("a", f'{REST}, "evry": 5'))
+
+
+def test_the_allowlist_holds_without_an_entry_object(app: Celery) -> None:
+    app.conf.redbeat_task_allowlist = ["other"]
+    with pytest.raises(NotAllowedError):
+        Rules(app, RedBeatSchedulerEntry).rule_of(row_of("a"))
 
 
 @pytest.mark.parametrize("name", ["", "\udc80"])

@@ -222,6 +222,22 @@ def test_any_arguments(
         assert rendered == celerys
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("it's", 'a "quote"', "both ' and \"", "back\\slash", "two\nlines", "\x00", "\u200b", "é"),
+        *(-0.0, 1e22, 0.1, True, None, [1], {"inner": 1}, [], {}, [[[["deep"]]]]),
+        *("x" * length for length in range(1015, 1026)),
+    ],
+    ids=lambda value: f"{value!r:.9}{len(str(value))}",
+)
+def test_arguments_are_shown_as_celery_shows_them(bench: Bench, value: Any) -> None:
+    bench.learn(rule_of("first"))
+    for arguments in ({"args": [value]}, {"args": (value, 2)}, {"kwargs": {str(value): value}}):
+        rendered, celerys = bench.both(rule_of("other", **arguments), "id")
+        assert rendered == celerys
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(value=REFUSED, depth=st.integers(0, 2))
 def test_celery_refuses_what_it_cannot_encode(bench: Bench, value: Any, depth: int) -> None:
