@@ -36,19 +36,15 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 class Parameters:
     """The parameters from which RedBeat builds a Redis client.
 
-    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how RedBeat builds the
-    client.
+    ``node`` is the first address in the URL setting, ``hosts`` are those of all. ``kwargs`` are the
+    arguments for redis-py. ``redbeat_options`` control how RedBeat builds the client.
     """
 
     endpoint: Endpoint
-    addresses: list[Address]
+    node: Address
+    hosts: list[tuple[str, int]]
     kwargs: dict[str, Any]
     redbeat_options: dict[str, Any]
-
-    @property
-    def node(self) -> Address:
-        """The first address in the URL setting, which usually contains only one address."""
-        return self.addresses[0]
 
 
 def client_parameters(endpoint: Endpoint) -> Parameters:
@@ -69,10 +65,16 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     if endpoint.options.inherited:
         layers.reverse()
     kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **layers[0], **layers[1]}
-    _warn_about_database(endpoint, from_url.get("db"), kwargs.get("db") or 0)
+    database = kwargs.get("db", 0)
+    if database != from_url.get("db", database):
+        message = "The schedule is in database %s of %s; RedBeat 2 used database %s of %s"
+        logger.warning(
+            message, database, endpoint.options.setting, from_url["db"], endpoint.url.setting
+        )
     sources = Source(url.setting, tls_from_url), Source(endpoint.options.setting, tls)
     kwargs |= encryption(endpoint, addresses[0].scheme, *sources)
-    return Parameters(endpoint, addresses, hide_credentials(kwargs), redbeat_options)
+    hosts = [(one.host, one.port) for one in addresses]
+    return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs), redbeat_options)
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -122,19 +124,3 @@ def _addresses(url: Source) -> list[Address]:
             *(url.setting, safe_url(url.value)),
         )
     return addresses
-
-
-def _warn_about_database(endpoint: Endpoint, in_url: int | None, now: int) -> None:
-    """Log a warning if RedBeat 2 used another database with the current settings."""
-    option = endpoint.options.value.get("db") or 0
-    if endpoint.scheme == "redis-sentinel":
-        before = option
-    elif in_url is None:
-        before = 0 if endpoint.options.inherited else option
-    else:
-        before = in_url
-    if now != before:
-        message = (
-            "The schedule is in database %s; with the current %s and %s, RedBeat 2 used database %s"
-        )
-        logger.warning(message, now, endpoint.url.setting, endpoint.options.setting, before)

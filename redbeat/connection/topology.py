@@ -61,9 +61,6 @@ _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 #: The timeouts are short, because the client waits for each Sentinel server that is down.
 SENTINEL_DEFAULTS: Final = dict(SOCKET_DEFAULTS, socket_timeout=1.0, socket_connect_timeout=1.0)
 
-REDIS_PORT: Final = 6379
-SENTINEL_PORT: Final = 26379
-
 _SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
 _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameters)
 
@@ -83,7 +80,7 @@ def build(parameters: Parameters) -> RawClient:
 
 def _server(parameters: Parameters) -> Redis:
     node = parameters.node
-    address: dict[str, Any] = {"host": node.host or "localhost", "port": node.port or REDIS_PORT}
+    address: dict[str, Any] = {"host": node.host, "port": node.port}
     if node.scheme in SOCKETS:
         address = {"unix_socket_path": node.path}
         if not (node.path or "").strip("/"):
@@ -97,10 +94,6 @@ def _server(parameters: Parameters) -> Redis:
     return client
 
 
-def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
-    return [(node.host or "localhost", node.port or port) for node in parameters.addresses]
-
-
 def _sentinel(parameters: Parameters) -> Redis:
     options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
     if parameters.node.scheme == "redis-sentinel" and "sentinels" not in options:
@@ -111,7 +104,7 @@ def _sentinel(parameters: Parameters) -> Redis:
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
     sentinel_kwargs = _sentinel_kwargs(parameters)
-    hosts = options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
+    hosts = options.get("sentinels") or parameters.hosts
     with _config_errors(parameters):
         sentinel: Any = Sentinel((), **for_sentinel)  # type: ignore[no-untyped-call]
         sentinel.sentinels = [
@@ -155,7 +148,7 @@ def _cluster(parameters: Parameters) -> RedisCluster:
             f"redis-py {redis.__version__} does not support {', '.join(dropped)} for the nodes of "
             f"a cluster: upgrade redis-py, or change {endpoint.options.setting}"
         )
-    hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
+    hosts = parameters.redbeat_options.get("startup_nodes") or parameters.hosts
     nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
     remedy = (
         f"{endpoint.url.setting} is not a cluster: use a redis URL, and remove 'cluster' from "

@@ -21,6 +21,8 @@ MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
 #: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
 SCHEMES = ("redis", "rediss", *SOCKETS, *MANY_SERVERS)
 
+REDIS_PORT, SENTINEL_PORT = 6379, 26379
+
 MASK = "**"
 
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
@@ -32,14 +34,14 @@ _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*",
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL. ``path`` is the path of a socket.
+    """A parsed URL, with a default host and port. ``path`` is the path of a socket.
 
     ``options`` are arguments of redis-py, such as ``db`` and ``password``.
     """
 
     scheme: str
-    host: str | None
-    port: int | None
+    host: str
+    port: int
     path: str | None
     options: Mapping[str, Any]
 
@@ -122,8 +124,9 @@ def _parse_one(url: str, setting: str) -> Address:
     if database:
         options.setdefault("db", database)
     options.pop("connection_class", None)
-    host, port, path = (options.pop(name, None) for name in ("host", "port", "path"))
-    return Address(scheme, host, port, path, options)
+    default_port = SENTINEL_PORT if scheme.endswith("sentinel") else REDIS_PORT
+    host, port = options.pop("host", "localhost"), options.pop("port", default_port)
+    return Address(scheme, host, port, options.pop("path", None), options)
 
 
 def _has_late_password(parts: SplitResult) -> bool:

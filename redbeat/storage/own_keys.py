@@ -10,7 +10,6 @@ from celery import Celery
 
 from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf, key_aside, values_in
-from redbeat.connection.topology import REDIS_PORT, SENTINEL_PORT
 from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
@@ -118,7 +117,6 @@ def _places(client: Any) -> set[Place]:
 
 
 def _place(node: Mapping[str, Any], database: Any, service: str | None) -> Place:
-    host = str(node.get("host") or "localhost").lower()
-    port = node.get("port") or (SENTINEL_PORT if service else REDIS_PORT)
-    address = f"{'localhost' if host in LOCALHOST else host}:{port}"
+    host = str(node.get("host")).lower()
+    address = f"{'localhost' if host in LOCALHOST else host}:{node.get('port')}"
     return service, node.get("path") or address, str(database or 0)
