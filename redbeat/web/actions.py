@@ -10,16 +10,15 @@ from typing import Final
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from werkzeug.wrappers import Response
+from werkzeug.exceptions import HTTPException
 
 from redbeat.entries import edits
-from redbeat.errors import FieldError, InvalidEntryError, RedBeatError
-from redbeat.printing import plural
+from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.storage.reading import static_among
 
 from .auth import audit, user_name
 from .pages import entry_name, entry_or_error, existing, get_or_404
-from .values import clipped, entry_url, name_in, notify, schedule, store
+from .values import clipped, counted, entry_url, name_in, notify, store
 
 actions = Blueprint("actions", __name__)
 
@@ -35,9 +34,43 @@ ACTIONS: Final = {
 MAX_NOTE = 1000
 
 
-def _redirect_to_entry(message: str, category: str = "done") -> Response:
+def act(action: str, name: str, note: str | None = None) -> str | None:
+    """Pause, resume, trigger or delete an entry; return the task id if a run was triggered.
+
+    Aborts the request with 404 if the entry is missing, and with 409 if it is unreadable. An
+    unreadable entry can be deleted.
+    """
+    task_id, detail = None, ""
+    with existing(name):
+        if action == "pause":
+            entry_or_error(name).pause(note, user_name())
+            detail = f" ({note!r})" if note else ""
+        elif action == "resume":
+            entry_or_error(name).resume()
+        elif action == "trigger":
+            task_id = entry_or_error(name).trigger()
+            detail = f" ({task_id})"
+        elif not edits.delete(store, [store.keys.entry(name)]):
+            raise KeyError(name)
+    audit(ACTIONS[action].lower() + detail, name)
+    return task_id
+
+
+def _reason(error: RedBeatError | HTTPException) -> str:
+    """Return why an action failed."""
+    if isinstance(error, HTTPException):
+        return str(error.description)
+    return error.problem if isinstance(error, InvalidEntryError) else str(error)
+
+
+def _redirect_to_entry(message: str, category: str = "done") -> ResponseReturnValue:
     notify(message, category)
     return redirect(entry_url(entry_name()), 303)
+
+
+def _redirect_to_list(message: str, category: str = "done") -> ResponseReturnValue:
+    notify(message, category)
+    return redirect(url_for("listing.index"), 303)
 
 
 def _note() -> str | None:
@@ -45,55 +78,30 @@ def _note() -> str | None:
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
-def act(action: str, name: str, note: str | None = None) -> str | None:
-    """Pause, resume or trigger an entry; return the task id if a run was triggered.
-
-    Aborts the request with 404 if the entry is missing, and with 409 if it is unreadable.
-    """
-    entry, task_id, detail = entry_or_error(name), None, ""
-    with existing(name):
-        if action == "pause":
-            entry.pause(note, user_name())
-            detail = f" ({note!r})" if note else ""
-        elif action == "resume":
-            entry.resume()
-        else:
-            task_id = entry.trigger()
-            detail = f" ({task_id})"
-    audit(ACTIONS[action].lower() + detail, name)
-    return task_id
-
-
 @actions.post("/entry/pause", defaults={"action": "pause"})
 @actions.post("/entry/resume", defaults={"action": "resume"})
 @actions.post("/entry/trigger", defaults={"action": "trigger"})
+@actions.post("/entry/delete", defaults={"action": "delete"})
 def single(action: str) -> ResponseReturnValue:
-    """Pause, resume or trigger an entry. A beat publishes a triggered run at its next tick."""
+    """Act on one entry. A beat publishes a triggered run at its next tick."""
+    name = entry_name()
     try:
-        task_id = act(action, entry_name(), _note())
+        task_id = act(action, name, _note())
     except RedBeatError as error:
-        reason = error.problem if isinstance(error, InvalidEntryError) else error
-        done = ACTIONS[action].lower()
-        return _redirect_to_entry(f"The entry was not {done}: {reason}", "failed")
+        text = f"The entry was not {ACTIONS[action].lower()}: {_reason(error)}"
+        return _redirect_to_entry(text, "failed")
+    if action == "delete":
+        return _redirect_to_list(f"Deleted {clipped(name, 100)}.")
     detail = f" The task id is {task_id}." if task_id else ""
     return _redirect_to_entry(f"{ACTIONS[action]}.{detail}")
 
 
-@actions.route("/entry/delete", methods=["GET", "POST"])
+@actions.get("/entry/delete")
 def delete() -> ResponseReturnValue:
-    """Show the confirmation page (for GET), or delete the entry (for POST)."""
+    """Show the page that asks for a confirmation before an entry is deleted."""
     name = entry_name()
-    _, row, record = get_or_404(name)
-    if request.method == "GET":
-        return render_template("delete.html", name=name, record=record)
-    # Delete by the key, because a stored entry may have a name that new entries must not have.
-    if not edits.delete(store, [row.key]):
-        abort(409, "The entry was not deleted: it does not exist any more.")
-    audit("deleted", name)
-    notify(f"Deleted {clipped(name, 100)}.")
-    if row.static:
-        notify("The entry is in beat_schedule: the next beat that starts adds it again.", "warning")
-    return redirect(url_for("listing.index"), 303)
+    _, _, record = get_or_404(name)
+    return render_template("delete.html", name=name, record=record)
 
 
 @actions.post("/quarantine/retry")
@@ -125,8 +133,7 @@ def selected() -> ResponseReturnValue:
     if len(names) > MAX_SELECTED:
         abort(400, f"Select at most {MAX_SELECTED:,} entries.")
     if not names:
-        notify("No entry was selected.", "warning")
-        return redirect(url_for("listing.index"), 303)
+        return _redirect_to_list("No entry was selected.", "warning")
     if request.form.get("confirmed"):
         return _act_on(action, names)
     found = static_among(store, names)
@@ -135,39 +142,16 @@ def selected() -> ResponseReturnValue:
 
 
 def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
-    """Do an action on several entries, and redirect to the list."""
-    keys = [store.keys.entry(name) for name in names]
-    problems: list[str] = []
-    done = 0
-    try:
-        if action == "pause":
-            done = len(edits.pause(store, keys, _note(), user_name()))
-        elif action == "resume":
-            done = len(edits.resume(store, keys, schedule.app, schedule.entry_class))
-        elif action == "delete":
-            done = edits.delete(store, keys)
-        else:
-            problems = _trigger_all(names)
-            done = len(names) - len(problems)
-    except RedBeatError as error:
-        problems.append(str(error))
-    audit(f"{ACTIONS[action].lower()} {done} of {len(names)}: {', '.join(names)}", names[0])
-    notify(f"{ACTIONS[action]} {plural(done, 'entry', 'entries')}.")
-    rest = len(names) - done
-    if rest:
-        reason = problems[0] if problems else "skipped entries were deleted, or cannot be read"
-        notify(f"{rest:,} of {len(names):,} selected entries were skipped: {reason}", "failed")
-    return redirect(url_for("listing.index"), 303)
-
-
-def _trigger_all(names: list[str]) -> list[str]:
-    """Trigger entries, and return why some entries were not triggered."""
+    """Do an action on several entries, one after the other, and redirect to the list."""
     problems = []
     for name in names:
         try:
-            schedule[name].trigger()
-        except KeyError:
-            problems.append(f"{name!r} does not exist")
-        except FieldError as error:
-            problems.append(f"{name!r}: {error.problem}")
-    return problems
+            act(action, name, _note())
+        except (RedBeatError, HTTPException) as error:
+            problems.append(f"{name!r}: {_reason(error)}")
+    done = counted(len(names) - len(problems), "entry", "entries")
+    answer = _redirect_to_list(f"{ACTIONS[action]} {done}.")
+    if problems:
+        skipped = f"{len(problems):,} of {len(names):,} selected entries were skipped"
+        notify(f"{skipped}: {problems[0]}", "failed")
+    return answer

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from redbeat import __version__
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
-from redbeat.entries import edits, pauses, policy
+from redbeat.entries import pauses, policy
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
 from redbeat.management.apply import save_unchanged
@@ -32,7 +32,7 @@ from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
 from .actions import act
 from .auth import SAFE_METHODS, audit, problem
 from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
-from .values import schedule, store
+from .values import schedule
 
 api = Blueprint("api", __name__, url_prefix="/api")
 health = Blueprint("health", __name__)
@@ -228,12 +228,10 @@ def _change(name: str, entry: Any, table: dict[str, Any]) -> ResponseReturnValue
 def delete() -> ResponseReturnValue:
     """Delete an entry and its history."""
     name = entry_name()
-    _, row, record = get_or_404(name)
+    _, _, record = get_or_404(name)
     if record.entry is not None:
         _check_version(record.entry)
-    if not edits.delete(store, [row.key]):
-        abort(404, f"There is no entry {name!r}.")
-    audit("deleted", name)
+    act("delete", name)
     return "", 204
 
 

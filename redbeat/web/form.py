@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from flask import Blueprint, abort, redirect, render_template, request
+from flask import Blueprint, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
@@ -20,16 +19,16 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import apply, task_names
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation import describe, rule_text
-from redbeat.presentation.text import in_zone, plain_text
+from redbeat.presentation.text import plain_text
+from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
 from redbeat.transfer.incoming import instant_from
 
 from .auth import audit, logger
-from .pages import entry_name, entry_or_error, get_or_404
-from .values import entry_url, notify, now_of, schedule, zone
+from .pages import entry_name, entry_or_error
+from .values import entry_url, notify, schedule, store, zone
 
 forms = Blueprint("forms", __name__)
-simulate = Blueprint("simulate", __name__)
 
 #: Number of runs in the preview.
 PREVIEWED: Final = 10
@@ -239,33 +238,52 @@ class EntryForm:
         return runs
 
 
-def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
-    """Return the page with the form; ``name`` is None for a new entry."""
-    context: dict[str, Any] = {"name": name, "form": form, "kinds": rule_text.KINDS}
-    context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS)
-    context.update(policy_fields=RULED_FIELDS, record=None, now=datetime.now(UTC))
-    if name is not None:
-        seconds, _, record = get_or_404(name)
-        context.update(record=record, now=now_of(seconds))
-    context["has_no_text"] = entry is not None and describe.rule_of(entry.schedule) is None
-    context["preview"] = form.preview(entry) if name is not None or form["rule"] else []
-    tasks = (task for task in sorted(schedule.app.tasks) if not task.startswith("celery."))
-    context["tasks"] = list(islice(tasks, SUGGESTED))
-    return render_template("edit.html", **context), code
+def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
+    """Return the page with the form; ``entry`` is the stored entry, or None for a new entry."""
+    name = None if entry is None else entry_name()
+    tasks = [
+        task for task in sorted(schedule.app.tasks) if not task.startswith(task_names.BUILT_IN)
+    ]
+    page = render_template(
+        "edit.html",
+        name=name,
+        form=form,
+        preview=form.preview(entry) if name is not None or form["rule"] else [],
+        static=name is not None and static_among(store, [name]),
+        has_no_text=name is not None and describe.rule_of(entry.schedule) is None,
+        kinds=rule_text.KINDS,
+        tasks=tasks[:SUGGESTED],
+        task_fields=TASK_FIELDS,
+        schedule_fields=SCHEDULE_FIELDS,
+        policy_fields=RULED_FIELDS,
+        now=datetime.now(UTC),
+    )
+    return page, code
 
 
 @forms.get("/entry/edit")
 def edit() -> ResponseReturnValue:
     """Show the form with the stored entry. Takes two round trips."""
     entry = entry_or_error(entry_name())
-    return _page(entry_name(), entry, EntryForm.of_entry(entry))
+    return _page(entry, EntryForm.of_entry(entry))
+
+
+@forms.get("/new")
+def new() -> ResponseReturnValue:
+    """Show an empty form. Takes no round trip."""
+    return _page(None, EntryForm({"kind": "cron"}))
 
 
 @forms.post("/entry/preview")
 def preview() -> ResponseReturnValue:
     """Show the next runs of the entry in the form, without saving the entry."""
-    name = entry_name()
-    return _page(name, entry_or_error(name), EntryForm.read(request.form))
+    return _page(entry_or_error(entry_name()), EntryForm.read(request.form))
+
+
+@forms.post("/new/preview")
+def preview_new() -> ResponseReturnValue:
+    """Show the next runs of a new entry without saving."""
+    return _page(None, EntryForm.read(request.form))
 
 
 @forms.post("/entry/edit")
@@ -273,25 +291,22 @@ def save() -> ResponseReturnValue:
     """Save the form, unless the entry was changed while the form was open."""
     name, form = entry_name(), EntryForm.read(request.form)
     entry = entry_or_error(name)
+    stored = copy(entry)
     try:
         with form.errors_noted():
             if pauses.digest(*entry.seen_texts) != form.seen:
                 raise ConflictError(name)
-            stored = copy(entry)
             form.change(entry)
-            changes = apply.differences(stored, entry)
             apply.save_unchanged(entry)
     except ConflictError:
         return _conflict(name, form)
     if form.errors:
-        return _page(name, entry_or_error(name), form, 422)
+        return _page(stored, form, 422)
+    changes = ", ".join(apply.differences(stored, entry))
     if not changes:
         notify("Nothing was changed: the form has the stored values.")
         return redirect(entry_url(name), 303)
-    audit(f"changed {', '.join(changes)}", name)
-    notify(f"The entry was changed: {', '.join(changes)}.")
-    _warn(entry, form)
-    return redirect(entry_url(name), 303)
+    return _saved(entry, form, f"changed {changes}", f"The entry was changed: {changes}.")
 
 
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
@@ -306,19 +321,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
         "again, your values replace the stored values."
     )
     form.seen = pauses.digest(*entry.seen_texts)
-    return _page(name, entry, form, 409)
-
-
-@forms.get("/new")
-def new() -> ResponseReturnValue:
-    """Show an empty form. Takes no round trip."""
-    return _page(None, None, EntryForm({"kind": "cron"}))
-
-
-@forms.post("/new/preview")
-def preview_new() -> ResponseReturnValue:
-    """Show the next runs of a new entry without saving."""
-    return _page(None, None, EntryForm.read(request.form))
+    return _page(entry, form, 409)
 
 
 @forms.post("/new")
@@ -331,17 +334,17 @@ def create() -> ResponseReturnValue:
             apply.save_unchanged(entry)
     except ConflictError:
         form.errors["name"] = "an entry with this name exists; choose another name"
-        return _page(None, None, form, 409)
+        return _page(None, form, 409)
     if form.errors:
-        return _page(None, None, form, 422)
+        return _page(None, form, 422)
+    return _saved(entry, form, "created", "The entry was created.")
+
+
+def _saved(entry: Any, form: EntryForm, action: str, message: str) -> ResponseReturnValue:
+    """Log an action, and redirect to the page of the entry with a message and with warnings."""
     name = str(entry.name)
-    audit("created", name)
-    notify("The entry was created.")
-    _warn(entry, form)
-    return redirect(entry_url(name), 303)
-
-
-def _warn(entry: Any, form: EntryForm) -> None:
+    audit(action, name)
+    notify(message)
     if form.warning:
         notify(f"Please check: {form.warning}.", "warning")
     try:
@@ -349,6 +352,7 @@ def _warn(entry: Any, form: EntryForm) -> None:
             notify(f"Please check: {warning}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
+    return redirect(entry_url(name), 303)
 
 
 # -- the simulation of an entry, under its stored rule and another rule ---------------------------
@@ -356,73 +360,43 @@ def _warn(entry: Any, form: EntryForm) -> None:
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
-#: The fields of the form that define a rule.
-RULE: Final = ("kind", "rule", "timezone")
+#: The fields of the page: those that define a rule, and the period.
+SIMULATED: Final = ("kind", "rule", "timezone", "from", "to")
 
 #: The default time from the start of the simulated period to now, and from now to its end.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
 
-class Period(NamedTuple):
-    """A period as a user entered it, with an error message if the period is invalid.
-
-    Times without a UTC offset are in the time zone of the browser.
-    """
-
-    since: str
-    until: str
-    instants: list[datetime]
-    error: str
-
-    @classmethod
-    def read(cls, now: datetime) -> Period:
-        """Return the period in the URL.
-
-        By default, the period begins one day before ``now`` and ends one day after ``now``.
-        """
-        local = now.astimezone(zone()).replace(tzinfo=None, second=0, microsecond=0)
-        defaults = {"from": local - DEFAULT_SPAN, "to": local + DEFAULT_SPAN}
-        since, until = (
-            request.args.get(name, "").strip() or default.isoformat(timespec="minutes")
-            for name, default in defaults.items()
-        )
-        try:
-            instants = [instant_from("period", text, zone()) for text in (since, until)]
-        except InvalidEntryError:
-            return cls(since, until, [], "Enter times such as 2027-03-28T02:30.")
-        is_valid = instants[0] < instants[1]
-        error = "" if is_valid else "The end must be later than the start."
-        return cls(since, until, instants, error)
-
-
-@simulate.get("/entry/simulate")
-def show() -> ResponseReturnValue:
+@forms.get("/entry/simulate")
+def simulate() -> ResponseReturnValue:
     """Show the runs of an entry in a period, under its stored rule and another rule.
 
-    Takes one round trip.
+    By default, the period begins one day ago and ends one day from now. Times without a UTC offset
+    are in the time zone of the browser. Takes one round trip.
     """
-    name = entry_name()
-    seconds, _, record = get_or_404(name)
-    entry: Any = record.entry or abort(409, f"The entry cannot be read: {record.problem}")
-    now = now_of(seconds)
-    period, form = Period.read(now), EntryForm.read(request.args, RULE)
-    context: dict[str, Any] = {"name": name, "period": period, "form": form}
-    changed = found = None
-    if form["rule"]:
-        changed = copy(entry)
-        with form.errors_noted():
+    entry, now = entry_or_error(entry_name()), datetime.now(UTC)
+    form = EntryForm.read(request.args, SIMULATED)
+    local = now.astimezone(zone()).replace(tzinfo=None)
+    for each, default in (("from", local - DEFAULT_SPAN), ("to", local + DEFAULT_SPAN)):
+        form.texts[each] = form[each] or default.isoformat(timespec="minutes")
+    found = result = changed = None
+    with form.errors_noted():
+        since, until = (instant_from(each, form[each], zone()) for each in ("from", "to"))
+        if since >= until:
+            raise InvalidEntryError("to", "must be later than the start of the period")
+        if form["rule"]:
+            changed = copy(entry)
             form.change(changed)
-    if not period.error and not form.errors:
-        since, until = period.instants
-        with form.errors_noted():
-            found = runs_of([(entry, changed)], since, until, now)
-    if found is not None:
+        found = runs_of([(entry, changed)], since, until, now)
         (result,) = found.entries.values()
-        runs = [
-            (run.scheduled_at, in_zone(run.scheduled_at, result.zone), change)
-            for run, change in result.runs()
-        ]
-        context.update(found=found, result=result, runs=runs[:MAX_ROWS], total=len(runs))
-        context.update(counts=result.count(), changes=found.clock_changes())
-    code = 422 if period.error or form.errors else 200
-    return render_template("simulate.html", now=now, kinds=rule_text.KINDS, **context), code
+    page = render_template(
+        "simulate.html",
+        name=entry_name(),
+        form=form,
+        found=found,
+        result=result,
+        shown=MAX_ROWS,
+        kinds=rule_text.KINDS,
+        now=now,
+    )
+    return page, 422 if form.errors else 200

@@ -37,15 +37,6 @@ entries = Blueprint("entries", __name__)
 SIZES: Final = (20, 50, 100, 200)
 SIZE: Final = 50
 
-#: Column titles, each with the sort key that the link in the title selects.
-COLUMNS: Final = (
-    ("Entry", "name"),
-    ("Runs", None),
-    ("Next run", "due"),
-    ("Last run", "last"),
-    ("State", "state"),
-)
-
 #: Maximum number of quarantined entries on the page about beats.
 MAX_QUARANTINED: Final = 50
 
@@ -92,7 +83,7 @@ def index() -> ResponseReturnValue:
     size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
-    context: dict[str, Any] = {"columns": COLUMNS, "sizes": SIZES, "sorts": find.SORTS}
+    context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS}
     context.update(states=STATES, size=size, sorted_at_most=find.SORTED)
     try:
         query = query_of(args)

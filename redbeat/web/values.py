@@ -181,7 +181,7 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
-    filters = clock_words, counted, due, duration, iso, last_run, late, quoted, until
+    filters = clock_words, counted, due, duration, in_zone, iso, last_run, late, quoted, until
     shared = app_zone, entry_url, name_of, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})
