@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -309,43 +308,18 @@ def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[In
     ``alias`` is a key of Django's ``DATABASES`` setting. The database is not changed. Raises
     :exc:`UnreadableSourceError` if Django is not set up or the database cannot be read.
     """
-    registry = _registry()
-    serialize = import_module("django.core.serializers").serialize
-    errors: tuple[type[Exception], ...] = (
-        import_module("django.db").Error,
-        import_module("django.utils.connection").ConnectionDoesNotExist,
-    )
     objects = []
     try:
+        import_module("django").setup()
+        models, serializers = map(import_module, ("django.apps", "django.core.serializers"))
         for label in (*TABLES.values(), TASK):
-            rows = registry.get_model(label)._base_manager.using(alias).order_by("pk")
-            objects += serialize("python", rows)  # like dumpdata, but with times as datetimes
-    except errors as error:
-        raise UnreadableSourceError(f"cannot be read: {error}") from error
-    yield from converted(schedule, objects)
-
-
-def _registry() -> Any:
-    """Set up Django and return its application registry."""
-    try:
-        django = import_module("django")
-        conf = import_module("django.conf")
-    except ImportError as error:
-        problem = "needs Django: install django-celery-beat, or pass a FILE from dumpdata"
-        raise UnreadableSourceError(problem) from error
-    if not (os.environ.get("DJANGO_SETTINGS_MODULE") or conf.settings.configured):
-        problem = (
-            "needs DJANGO_SETTINGS_MODULE: set it as in manage.py, or pass a FILE from dumpdata"
-        )
-        raise UnreadableSourceError(problem)
-    try:
-        django.setup()
-        registry = import_module("django.apps").apps
-        registry.get_app_config(TASK.partition(".")[0])
-    except LookupError as error:
-        raise UnreadableSourceError("needs django_celery_beat in INSTALLED_APPS") from error
-    except Exception as error:  # a settings module may raise any error
+            rows = models.apps.get_model(label)._base_manager.using(alias).order_by("pk")
+            # Like dumpdata, but with times as datetimes.
+            objects += serializers.serialize("python", rows)
+    except Exception as error:  # a settings module and a database may raise any error
         raise UnreadableSourceError(
-            f"belongs to a project that cannot be set up: {error!r}"
+            f"cannot be read: {described(error)}. The command needs django-celery-beat in "
+            "INSTALLED_APPS, and DJANGO_SETTINGS_MODULE as in manage.py; or pass a FILE from "
+            "dumpdata"
         ) from error
-    return registry
+    yield from converted(schedule, objects)
