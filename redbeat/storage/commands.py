@@ -132,13 +132,15 @@ class Commands:
     def _read_aside(self, *command: Any) -> Any:
         """Run a Redis command on a key that may be outside the key prefix, and return the reply.
 
-        Returns None if the Redis user has no right to access such a key. The key is the first
-        argument of the command. One round trip.
+        Returns None if the Redis user has no right to such a key, or if another program has made it
+        of another type: it counts as empty. The key is the first argument. One round trip.
         """
         try:
             return self._read(*command)
-        except NoPermissionError as error:
-            if not NO_KEY.search(str(error)) or command[1] not in self.keys.aside:
+        except ResponseError as error:
+            # Without the users of a calendar, one that is in use could be deleted.
+            is_other = WRONG_TYPE in str(error) and command[1] != self.keys.calendar_users
+            if command[1] not in self.keys.aside or not (is_other or NO_KEY.search(str(error))):
                 raise
             self.warn_of_denied(str(error))
             return None
@@ -279,14 +281,8 @@ class Commands:
     # -- the stats -----------------------------------------------------------------------------
 
     def noted(self, field: str) -> str:
-        """Return the text in a field of the stats, or "" if the field is missing.
-
-        One round trip.
-        """
-        try:
-            return valid_text(self._read_aside("HGET", self.keys.stats, field))
-        except ResponseError:
-            return ""  # the key is not a hash, or the Redis user has no right to read the key
+        """Return the text in a field of the stats, "" if it is missing. One round trip."""
+        return valid_text(self._read_aside("HGET", self.keys.stats, field))
 
     def reports_since(self) -> float | None:
         """Return when a worker first reported the end of a run, in UNIX seconds.
@@ -299,19 +295,9 @@ class Commands:
     def stats(self) -> dict[str, str]:
         """Return the counters of all beats as field -> value, added up over the shards.
 
-        Takes one round trip per about 2000 fields. Returns an empty mapping if no beat has counted
-        anything, or if the key of the stats is not a hash.
+        Takes one round trip per about 2000 fields.
         """
         return total_stats(self.parts)
-
-    def _own_stats(self) -> dict[str, str]:
-        try:
-            pairs = dict(self._fields("stats", SCAN_COUNT))
-        except ResponseError as error:
-            if WRONG_TYPE not in str(error):
-                raise
-            return {}
-        return {valid_text(field): valid_text(value) for field, value in pairs.items()}
 
     # -- the server --------------------------------------------------------------------------
 
@@ -352,7 +338,8 @@ def total_stats(parts: Iterable[Commands]) -> dict[str, str]:
     """
     stats: dict[str, str] = {}
     for part in parts:
-        for name, text in part._own_stats().items():
+        for field, value in dict(part._fields("stats", SCAN_COUNT)).items():
+            name, text = valid_text(field), valid_text(value)
             stats[name] = _total(name, stats[name], text) if name in stats else text
     return stats
 

@@ -116,7 +116,7 @@ class Reading(Commands):
 
         A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score of
         disabled entries. A side key of a wrong type is the ``problem`` if there is no other. One
-        round trip, one more for every 500 entries that may be overdue.
+        round trip, one more if 500 entries or more may be overdue.
         """
         args = (disabled, within, BATCH, MOST_FAILING)
         text, rows = self._ask("count", args, *([lock_key] if lock_key else ()))
@@ -138,18 +138,13 @@ class Reading(Commands):
             last_tick=seconds_in(head["last_tick"]),
         )
 
-    def _expected(self, now: float, first: Iterable[str]) -> list[str]:
+    def _expected(self, now: float, first: list[str]) -> list[str]:
         """Return the keys of all entries that may be overdue, of which ``first`` are the first."""
-        keys = list(first)
-        page = keys
-        while len(page) == BATCH:
-            limit = ("LIMIT", len(keys), BATCH)
-            found = self._read_aside(
-                "ZRANGEBYSCORE", self.keys.expected, "-inf", f"{now:.6f}", *limit
-            )
-            page = [text_of(key) for key in found or ()]
-            keys += page
-        return keys
+        if len(first) < BATCH:
+            return first
+        key = self.keys.expected
+        found = self._read_aside("ZRANGEBYSCORE", key, "-inf", f"{now:.6f}")
+        return [text_of(key) for key in found or ()]
 
     def past(self, key: str) -> Past:
         """Return what is stored about the runs of an entry. One round trip."""
