@@ -21,7 +21,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "redbeat_reference",
-    "redbeat_settings",
 ]
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"

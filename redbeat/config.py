@@ -147,7 +147,7 @@ class RedBeatConfig(settings.Settings):
         has_client = self._client is not None
         self._read_keys(is_cluster(self._client) if has_client else self.endpoint.is_cluster)
         for name, setting in settings.SETTINGS.items():
-            if setting.kind.accepts is not None:
+            if setting.kind is not None:
                 value = setting.kind.check(name, self.either_or(name, setting.value))
                 setattr(self, name.removeprefix(settings.PREFIX), value)
         self.lock_timeout = self.lock_timeout or None

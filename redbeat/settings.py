@@ -30,23 +30,19 @@ AT_MOST_ONCE: Final = "at_most_once"
 class Kind(NamedTuple):
     """The valid values of a setting.
 
-    Attributes:
-        text: the valid types or values, in reStructuredText for the manual.
-        requirement: the valid types or values, as the text after "it must be" in an error message.
-        accepts: a function that returns whether a value is valid; None for settings that
-            :class:`.RedBeatConfig` reads and checks separately.
+    ``requirement`` is the text after "it must be" in an error message. ``accepts`` returns whether
+    a value is valid.
     """
 
-    text: str
-    requirement: str = ""
-    accepts: Callable[[Any], bool] | None = None
+    requirement: str
+    accepts: Callable[[Any], bool]
 
     def check(self, name: str, value: Any) -> Any:
         """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid.
 
         None is valid: it means that the setting is not set.
         """
-        if value is not None and self.accepts is not None and not self.accepts(value):
+        if value is not None and not self.accepts(value):
             raise ConfigurationError(f"{name} is {value!r}, it must be {self.requirement}")
         return value
 
@@ -56,21 +52,18 @@ def is_number(value: Any) -> bool:
     return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
-def integer(minimum: int, maximum: int, text: str = "") -> Kind:
+def integer(minimum: int, maximum: int) -> Kind:
     """Return the kind of a setting that is an integer from ``minimum`` to ``maximum``."""
-    span = f"integer from {minimum} to {maximum}"
     return Kind(
-        text or span, f"an {span}", lambda value: type(value) is int and minimum <= value <= maximum
+        f"an integer from {minimum} to {maximum}",
+        lambda value: type(value) is int and minimum <= value <= maximum,
     )
 
 
 def one_of(*choices: str) -> Kind:
     """Return the kind of a setting that is one of the strings ``choices``."""
-    *most, last = (f"``{choice!r}``" for choice in choices)
     return Kind(
-        f"{', '.join(most)} or {last}",
-        f"one of {', '.join(choices)}",
-        lambda value: isinstance(value, str) and value in choices,
+        f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in choices
     )
 
 
@@ -82,14 +75,13 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_text, value))
 
 
-STRING: Final = Kind("string", "a non-empty string", _is_text)
+STRING: Final = Kind("a non-empty string", _is_text)
 
 #: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
 #: The kind of ``redbeat_lock_timeout``, whose value 0 means the default timeout.
 LOCK_TIMEOUT: Final = Kind(
-    "number",
     "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
     lambda value: is_number(value) and (value == 0 or value >= MIN_LOCK_TIMEOUT),
 )
@@ -100,7 +92,7 @@ OF_HOST: Final = "is another time zone on another host; use a name such as 'Euro
 
 #: The kind of Celery's setting ``beat_cron_starting_deadline``.
 CRON_DEADLINE: Final = Kind(
-    "number", "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
+    "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
 )
 
 #: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
@@ -114,29 +106,13 @@ LOG_EACH: Final = "each"
 
 
 class Setting(NamedTuple):
-    """The description of a setting, with texts in reStructuredText for the manual."""
+    """A setting. ``kind`` is None if :class:`.RedBeatConfig` reads and checks it separately.
 
-    kind: Kind
-    #: What the setting does, in one phrase.
-    meaning: str
-    #: The first version that has the setting.
-    since: str = "3.0"
-    #: The value that RedBeat uses if the setting is not set.
+    ``value`` is the default, None for a setting without one or with one that depends on others.
+    """
+
+    kind: Kind | None = None
     value: Any = None
-    #: A description of the default for the manual; "" if ``value`` is the default.
-    default_text: str = ""
-    #: The unit of a number; empty for settings that are not numbers.
-    unit: str = ""
-
-    @property
-    def type(self) -> str:
-        """The valid types or values of the setting."""
-        return self.kind.text
-
-    @property
-    def default(self) -> str:
-        """The default value, which is a Python literal in double backquotes or a description."""
-        return self.default_text or f"``{self.value!r}``"
 
 
 _setting: Any = Setting
@@ -146,133 +122,36 @@ class Settings:
     """All settings of RedBeat: the attribute ``shards`` is the setting ``redbeat_shards``.
 
     Here, each attribute is the description of the setting. In a :class:`.RedBeatConfig`, it is the
-    checked value, None if a setting without a default is not set.
+    checked value, None if a setting without a default is not set. The manual says what they mean.
     """
 
-    redis_url: str = _setting(
-        Kind("string"),
-        "URL of the Redis that stores the schedule",
-        since="2",
-        default_text="``broker_url``",
-    )
-    redis_use_ssl: Any = _setting(
-        Kind("dict or bool"),
-        "TLS: ``True`` or ``False``, or a dict of redis-py's ``ssl_`` options",
-        since="2",
-        default_text="``broker_use_ssl``",
-    )
-    redbeat_redis_options: dict[str, Any] = _setting(
-        Kind("dict"),
-        "options of the Redis client and its connections",
-        since="2",
-        default_text="``broker_transport_options``, of which RedBeat uses only the keys below",
-    )
-    key_prefix: str = _setting(
-        Kind("string"),
-        "prefix of all keys in Redis",
-        since="2",
-        default_text="``'redbeat:'``; in a cluster ``'{redbeat}:'``",
-    )
-    shards: int = _setting(
-        integer(1, MAX_SHARDS),
-        "number of shards of the schedule, equal in all programs; see :ref:`shards`",
-        value=1,
-        default_text="``1``, no shards",
-        unit="shards",
-    )
-    lock_key: str | Any = _setting(
-        Kind("string or ``None``"),
-        "key of the leader's lock; ``None`` turns the lock off",
-        since="2",
-        default_text="``'<prefix>:lock'``, which is ``redbeat::lock``",
-    )
-    lock_timeout: float | None = _setting(
-        LOCK_TIMEOUT,
-        "time after which the lock expires if the leader does not renew it",
-        since="2",
-        default_text="five times ``beat_max_loop_interval``, or 1500 without a loop interval",
-        unit="seconds",
-    )
-    on_lock_lost: str = _setting(
-        one_of("standby", "exit"), "what a leader does after it lost the lock", value="standby"
-    )
-    delivery: str | None = _setting(
-        one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE),
-        "delivery guarantee of runs; an entry can choose another guarantee",
-        default_text="``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, "
-        "else ``'at_least_once'``",
-    )
-    publish_window: int = _setting(
-        integer(1, 1000),
-        "maximum number of messages in flight to the broker; with 1, a beat waits for each "
-        "confirmation",
-        value=100,
-        unit="messages",
-    )
+    redis_url: str = _setting()
+    redis_use_ssl: Any = _setting()
+    redbeat_redis_options: dict[str, Any] = _setting()
+    key_prefix: str = _setting()
+    shards: int = _setting(integer(1, MAX_SHARDS), 1)
+    lock_key: str | Any = _setting()
+    lock_timeout: float | None = _setting(LOCK_TIMEOUT)
+    on_lock_lost: str = _setting(one_of("standby", "exit"), "standby")
+    delivery: str | None = _setting(one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE))
+    publish_window: int = _setting(integer(1, 1000), 100)
     max_rate: float | None = _setting(
-        Kind(
-            "number above 0 or ``None``",
-            "a number of runs per second above 0",
-            lambda value: is_number(value) and value > 0,
-        ),
-        "maximum rate at which a beat sends late runs, for example after an outage",
-        default_text="``None``, no limit",
-        unit="runs per second",
+        Kind("a number of runs per second above 0", lambda value: is_number(value) and value > 0)
     )
-    history_size: int = _setting(
-        integer(0, MAX_HISTORY),
-        "number of runs in the history of each entry",
-        value=10,
-        unit="runs",
-    )
+    history_size: int = _setting(integer(0, MAX_HISTORY), 10)
     wait_replicas: int = _setting(
-        Kind(
-            "integer, at least 0",
-            "a number of replicas, at least 0",
-            lambda value: type(value) is int and value >= 0,
-        ),
-        "number of Redis replicas that must confirm the record of a run",
-        value=0,
-        unit="replicas",
+        Kind("a number of replicas, at least 0", lambda value: type(value) is int and value >= 0),
+        0,
     )
-    log_dispatch: str = _setting(
-        one_of(LOG_EACH, "summary"),
-        "how a beat logs the runs that it sends: a line for each run, or a line per second with "
-        "the number of runs",
-        value=LOG_EACH,
-    )
-    metrics_port: int | None = _setting(
-        integer(1, 65535, "port, or ``None``"),
-        "port of ``/metrics``, ``/healthz`` and ``/readyz``",
-        default_text="``None``, off",
-    )
-    metrics_host: str = _setting(
-        STRING, "address on which the beat serves metrics and health checks", value="127.0.0.1"
-    )
-    metrics_entries: int = _setting(
-        integer(0, MAX_METRICS_ENTRIES),
-        "maximum number of entries with their own metrics",
-        value=200,
-        unit="entries",
-    )
-    task_allowlist: Any = _setting(
-        Kind(
-            "list of strings or ``None``",
-            "a list of patterns such as ['proj.tasks.*']",
-            _are_texts,
-        ),
-        "patterns of the task names that entries are allowed to use",
-        default_text="``None``, all tasks",
-    )
-    key_expiry_check: str = _setting(
-        one_of("ignore", "warn", "error", "raise"),
-        "what a beat does at start if Redis may evict keys of the schedule",
-        since="2",
-        value="error",
-    )
+    log_dispatch: str = _setting(one_of(LOG_EACH, "summary"), LOG_EACH)
+    metrics_port: int | None = _setting(integer(1, 65535))
+    metrics_host: str = _setting(STRING, "127.0.0.1")
+    metrics_entries: int = _setting(integer(0, MAX_METRICS_ENTRIES), 200)
+    task_allowlist: Any = _setting(Kind("a list of patterns such as ['proj.tasks.*']", _are_texts))
+    key_expiry_check: str = _setting(one_of("ignore", "warn", "error", "raise"), "error")
 
 
-#: All settings of RedBeat by their names in lower case. The manual shows them as a table.
+#: All settings of RedBeat by their names in lower case.
 SETTINGS: Final[Mapping[str, Setting]] = {
     f"{PREFIX}{name.removeprefix(PREFIX)}": setting
     for name, setting in vars(Settings).items()

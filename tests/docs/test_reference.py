@@ -31,8 +31,7 @@ docs, out = sys.argv[1:]
 changes = {
     "root_doc": "api",
     "include_patterns": ["api.rst"],
-    "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon",
-                   "redbeat_reference", "redbeat_settings"],
+    "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "redbeat_reference"],
     "html_theme": "basic",
 }
 Sphinx(docs, docs, out, out + "/doctrees", "html", changes, status=None).build()
