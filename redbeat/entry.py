@@ -30,7 +30,6 @@ from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Expected, Plan, Run
 from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
-from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.runs import TRIGGERED, Occurrence
 from redbeat.entries.status import EntryStatus
@@ -306,10 +305,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         stored = _decoded(cls, "definition", definition)
         arguments = definitions.decode_policy(policy, stored, cls.foreign_fields)
-        texts, pause = (definition, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
-            entry.saved_state = entry.saved_state._replace(texts=texts, pause=pause)
+            entry.saved_state = entry.saved_state._replace(texts=(definition, policy))
             return entry
         except Exception as error:
             # The JSON is valid, so the error comes from user code: from a schedule, or from an

@@ -14,8 +14,8 @@ from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
 from redbeat.decoder import stored_type_of
-from redbeat.entries import decide, definition, edits, lazy, pauses, saving
-from redbeat.entries.changes import apply, change_of, texts_in
+from redbeat.entries import decide, definition, edits, lazy, saving
+from redbeat.entries.changes import apply, change_of, texts_in, with_enabled
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
@@ -329,7 +329,7 @@ def _is_paused(row: Row, texts: tuple[str, str]) -> bool:
     if policy != texts[1] or State.read(row.state, row.meta).pause is None:
         return False
     try:
-        return pauses.with_enabled(stored, True) == pauses.with_enabled(texts[0], True)
+        return with_enabled(stored, True) == with_enabled(texts[0], True)
     except DecodeError:
         return False
 

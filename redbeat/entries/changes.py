@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from redbeat.codec.stored import seconds_in
+from redbeat.codec.stored import bytes_of, object_in, seconds_in
 from redbeat.entries.history import Texts
 from redbeat.entries.state import State, digest_of_meta
 from redbeat.storage import words
@@ -35,6 +36,17 @@ def read(store: Store, keys: Sequence[str]) -> dict[str, Row]:
 def texts_in(row: Row) -> Texts:
     """Return the definition and policy of a row, "" for what is missing."""
     return row.definition or "", row.policy or ""
+
+
+def with_enabled(definition: str, value: bool) -> str:
+    """Return a definition with the entry enabled or not; raises :exc:`DecodeError`."""
+    return json.dumps({**object_in(definition, words.DEFINITION), "enabled": value})
+
+
+def digest(definition: str, policy: str) -> str:
+    """Return the SHA-1 digest of definition and policy."""
+    whole = f"{definition}\n{policy}" if policy else definition
+    return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 
 
 def state_of(row: Row) -> State:

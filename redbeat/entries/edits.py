@@ -17,11 +17,10 @@ from redbeat.entries import backfill, changes
 from redbeat.entries.backfill import MAX_TRIGGERS, MIN_RATE, Backfill
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.history import Texts
-from redbeat.entries.pauses import LONGEST, Pause, resumed, with_enabled
 from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import SENT_OUTCOMES, read_history
 from redbeat.entries.saving import entry_of, score_of
-from redbeat.entries.state import NO_RESULTS, read_inbox, trigger_line
+from redbeat.entries.state import LONGEST_NOTE, NO_RESULTS, Pause, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule, shown_state
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
@@ -42,14 +41,14 @@ def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -
     disabled. Raises :exc:`ConflictError` if an entry is changed
     during each attempt. Takes two round trips per 500 keys, and one more for each attempt.
     """
-    text = "" if note is None else string_in(str(note), LONGEST)
+    text = "" if note is None else string_in(str(note), LONGEST_NOTE)
 
     def paused(row: Row, now: float) -> Change:
-        definition, policy = resumed(*changes.texts_in(row))
+        definition, policy = changes.texts_in(row)
         state = changes.state_of(row)
         changes.keep_due(row, state)
         state.pause = Pause(float(int(now)), text, by or "")  # as in files
-        change = changes.editing(row, state, (with_enabled(definition, False), policy))
+        change = changes.editing(row, state, (changes.with_enabled(definition, False), policy))
         change.add = state.hold.until if state.hold else changes.NOW if state.triggers else DISABLED
         return change
 
@@ -60,7 +59,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
     """Enable entries, and return what is stored then, by key; see :func:`pause`."""
 
     def enabled(row: Row, now: float) -> Change | None:
-        texts, state = resumed(*changes.texts_in(row)), changes.state_of(row)
+        texts, state = _enabled(changes.texts_in(row)), changes.state_of(row)
         had = (state.pause, state.results.failures, changes.texts_in(row))
         if row.score and had == (None, 0, texts):
             return None
@@ -114,10 +113,15 @@ def _take_over(entry: Any, changed: dict[str, Row]) -> None:
     if row is None:
         raise KeyError(entry.name)
     known, state, texts = entry.saved_state, changes.state_of(row), changes.texts_in(row)
-    if known.texts[0] and resumed(*known.texts) == resumed(*texts):
+    if known.texts[0] and _enabled(known.texts) == _enabled(texts):
         known = known._replace(texts=texts)
     entry.saved_state = known._replace(pause=state.pause)
     entry.enabled = state.pause is None
+
+
+def _enabled(texts: Texts) -> Texts:
+    definition, policy = texts
+    return changes.with_enabled(definition, True), policy
 
 
 def change_all(

@@ -21,8 +21,8 @@ from redbeat.storage.rows import Row
 
 from .decide import Change, aware, counts_from
 from .definition import decode_definition, decode_policy
-from .pauses import Pause
 from .policy import Policy
+from .state import Pause
 
 #: UTC as a zone with an IANA name, which ``datetime.timezone.utc`` does not have.
 #: RedBeat 2 stores a time zone as its IANA name.

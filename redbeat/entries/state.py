@@ -22,7 +22,6 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec import stored
 from redbeat.entries.backfill import MAX_SPANS, MIN_RATE, Backfill, Span
 from redbeat.entries.decide import Change, Trigger, is_id
-from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import RunState
 from redbeat.storage import words
 
@@ -30,6 +29,9 @@ SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
 
 #: The digits of the digest of a ``meta``. A mark has another length.
 DIGITS: Final = 10
+
+#: Maximum number of characters in the note of a pause, and in the name of its operator.
+LONGEST_NOTE: Final = 2000
 
 #: The most characters of the error of a run that are kept: a class, and 200 of its message.
 LONGEST_ERROR: Final = 300
@@ -68,6 +70,24 @@ class Hold(NamedTuple):
     trigger: str = ""
     missed: int = 0
     anchor: float | None = None
+
+
+class Pause(NamedTuple):
+    """An operator's pause of an entry: since when (UNIX seconds), why, and by whom."""
+
+    since: float
+    note: str = ""
+    by: str = ""
+
+    @classmethod
+    def of_entry(cls, entry: Any) -> Pause | None:
+        """Return the pause of a loaded entry, None if the entry is not paused."""
+        return None if entry is None or entry.enabled else entry.saved_state.pause
+
+    @property
+    def begin(self) -> str:
+        """When the pause began, ISO 8601 in UTC."""
+        return from_timestamp(self.since).isoformat(timespec="seconds")
 
 
 class Running(NamedTuple):

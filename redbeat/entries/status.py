@@ -20,10 +20,9 @@ from redbeat.config import ensure_conf
 from redbeat.entries import runs, verdicts
 from redbeat.entries.changes import state_of
 from redbeat.entries.definition import decode_policy
-from redbeat.entries.pauses import Pause
 from redbeat.entries.policy import Policy
 from redbeat.entries.runs import Occurrence, RunResult
-from redbeat.entries.state import State, read_inbox, read_results
+from redbeat.entries.state import Pause, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
 from redbeat.storage.commands import batches

@@ -13,8 +13,7 @@ from redbeat.codec.stored import array_of
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.calendars import readable_calendars
 from redbeat.entries.history import new_identity
-from redbeat.entries.pauses import Pause, with_pause, without_pause
-from redbeat.entries.state import State, runtime_of, with_runtime
+from redbeat.entries.state import Pause, State, runtime_of, with_runtime
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management import apply
@@ -26,6 +25,7 @@ from redbeat.schedules.calendars import Calendar
 from redbeat.storage import commands, rows, store, views, words
 
 from .incoming import Incoming, Problem, problem_of, unexpected
+from .jsonlines import pause_fields
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -45,7 +45,7 @@ MAX_PROBLEM: Final = 700
 
 
 class Ready(NamedTuple):
-    """A valid entry of a source, with its definition and policy as JSON, as files have them."""
+    """A valid entry of a source, with its definition and policy as JSON."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -54,9 +54,11 @@ class Ready(NamedTuple):
 
     def has_same_texts(self, row: views.Shown) -> bool:
         """Return whether a stored entry has the definition and policy of this one."""
-        if row.definition != self.definition:
+        if (row.definition, row.policy) != (self.definition, self.policy):
             return False
-        return with_pause(row.policy, changes.state_of(row.stored).pause) == self.policy
+        pauses = Pause.of_entry(self.entry), changes.state_of(row.stored).pause
+        ours, stored = (pause and pause_fields(pause) for pause in pauses)
+        return ours == stored
 
     def is_same(self, row: views.Shown) -> bool:
         """Return whether a stored entry equals this one, so that no write is needed."""
@@ -91,12 +93,8 @@ class Ready(NamedTuple):
         if row.definition is None:
             state = State(identity=incoming.identity or ("" if incoming.static else new_identity()))
         meta, state = self._with_history(entry, row, state, now)
-        if entry.enabled:
-            state.pause = None
-        else:
-            state.pause = Pause.read(self.policy) or state.pause
-        texts = self.definition, without_pause(self.policy)
-        change = changes.editing(row, state, texts, meta or None)
+        state.pause = None if entry.enabled else Pause.of_entry(self.entry) or state.pause
+        change = changes.editing(row, state, (self.definition, self.policy), meta or None)
         if incoming.history:
             change.set[words.HISTORY] = array_of(incoming.history.splitlines())
             change.unset = tuple(field for field in change.unset if field != words.HISTORY)
@@ -327,7 +325,6 @@ class Importer:
                 if name in self._names:
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
                 self._names.add(name)
-                policy = with_pause(policy, Pause.of_entry(entry))
                 return Ready(incoming, entry, definition, policy)
             except Exception as error:
                 problem = problem_of("cannot be stored", error)

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from redbeat.codec.stored import object_in
+from redbeat.codec.stored import moment_in, object_in, string_in
 from redbeat.decoder import MAX_TEXT
-from redbeat.entries import changes, pauses, runs, state
+from redbeat.entries import changes, runs, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
@@ -45,7 +45,7 @@ FIELDS: Final = (
 )
 
 #: The fields that the policy in a line may have.
-POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", pauses.FIELD)
+POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", "pause")
 
 #: Maximum length of a line, in bytes.
 MAX_LINE: Final = 8 * MAX_TEXT
@@ -71,12 +71,14 @@ def write_line(name: str, row: Shown, history: bool = False) -> str:
     kept = changes.state_of(row.stored)
     texts = {
         "definition": row.definition,
-        "policy": pauses.with_pause(row.policy, kept.pause),
+        "policy": row.policy,
         "meta": row.meta if history else "",
         "runtime": state.runtime_of(kept) if history else "",
     }
     line: dict[str, Any] = {"name": name}
     line |= {field: object_in(text, field) for field, text in texts.items() if text}
+    if kept.pause is not None:
+        line.setdefault("policy", {})["pause"] = pause_fields(kept.pause)
     if history and row.history:
         line["history"] = row.history.splitlines()
     if history and kept.identity:
@@ -84,6 +86,22 @@ def write_line(name: str, row: Shown, history: bool = False) -> str:
     if row.static:
         line["static"] = True
     return json.dumps(line)
+
+
+def pause_fields(pause: state.Pause) -> dict[str, Any]:
+    """Return a pause as the policy in a line has it."""
+    fields: dict[str, Any] = {"note": pause.note or None, "since": pause.begin}
+    return {**fields, "by": pause.by} if pause.by else fields
+
+
+def _pause_in(fields: Any) -> state.Pause | None:
+    if fields is None:
+        return None
+    if not isinstance(fields, dict):
+        raise DecodeError("policy.pause", f"must be an object, not {fields!r:.60}")
+    note, by = (string_in(fields.get(name), state.LONGEST_NOTE) for name in ("note", "by"))
+    since = moment_in(fields.get("since"))
+    return state.Pause(since.timestamp() if since else 0.0, note, by)
 
 
 def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
@@ -107,7 +125,9 @@ def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
     if "calendar" in line:
         fields: dict[str, Any] = {"days": [], "rules": [], "zone": None, **line}
         return Incoming(where, calendar=Calendar.from_fields(line["calendar"], fields))
-    _check_fields("policy.", line.get("policy") or {}, POLICY)
+    rules = line.get("policy") or {}
+    _check_fields("policy.", rules, POLICY)
+    pause = _pause_in(rules.pop("pause", None))
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
     if not (identity.isascii() and identity.isprintable() and len(identity) <= MAX_IDENTITY):
@@ -119,6 +139,7 @@ def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
         for field in ("definition", "policy", "meta", "runtime")
     )
     entry = schedule.entry_class.from_definition(schedule.app, definition, policy)
+    entry.saved_state = entry.saved_state._replace(pause=pause)
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:

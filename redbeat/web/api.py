@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 from redbeat import __version__
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
-from redbeat.entries import pauses, policy
+from redbeat.entries import policy
+from redbeat.entries.changes import digest
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
 from redbeat.management.apply import save_unchanged
@@ -176,13 +177,13 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
         return jsonify(as_json.record_json(record)), code
     with existing(name):
         response = jsonify(as_json.entry_json(record.entry, row.static))
-    response.set_etag(pauses.digest(*record.entry.seen_texts))
+    response.set_etag(digest(*record.entry.seen_texts))
     return response, code
 
 
 def _check_version(entry: Any) -> None:
     """Abort the request with 412 if the version of the entry does not match ``If-Match``."""
-    if request.if_match and pauses.digest(*entry.seen_texts) not in request.if_match:
+    if request.if_match and digest(*entry.seen_texts) not in request.if_match:
         abort(412, "The entry has changed since it was read. Read the entry and try again.")
 
 

@@ -14,7 +14,8 @@ from flask import Blueprint, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries import pauses, policy, saving
+from redbeat.entries import policy, saving
+from redbeat.entries.changes import digest
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import apply, task_names
 from redbeat.management.forecast import simulate as runs_of
@@ -146,7 +147,7 @@ class EntryForm:
         fields = current_fields(entry)
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
         texts["kind"], texts["rule"] = describe.rule_of(entry.schedule) or ("cron", "")
-        return cls(texts, pauses.digest(*entry.seen_texts))
+        return cls(texts, digest(*entry.seen_texts))
 
     def __getitem__(self, name: str) -> str:
         return self.texts.get(name, "")
@@ -294,7 +295,7 @@ def save() -> ResponseReturnValue:
     stored = copy(entry)
     try:
         with form.errors_noted():
-            if pauses.digest(*entry.seen_texts) != form.seen:
+            if digest(*entry.seen_texts) != form.seen:
                 raise ConflictError(name)
             form.change(entry)
             apply.save_unchanged(entry)
@@ -320,7 +321,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
         "Somebody else has changed this entry since you opened this form. If you save the form "
         "again, your values replace the stored values."
     )
-    form.seen = pauses.digest(*entry.seen_texts)
+    form.seen = digest(*entry.seen_texts)
     return _page(entry, form, 409)
 
 

@@ -15,8 +15,8 @@ from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.config import ensure_conf
-from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.entries.state import Pause
 from redbeat.entries.status import STATES, quarantine_note, shown_state, status_of
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError

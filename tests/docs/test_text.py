@@ -26,8 +26,8 @@ from redbeat.cli.edit import READ_IN_ZONE, add, edit
 from redbeat.cli.operate import pause
 from redbeat.codec.types import BY_TAG
 from redbeat.config import ensure_conf
-from redbeat.entries.pauses import LONGEST
 from redbeat.entries.policy import MAX_CALENDARS
+from redbeat.entries.state import LONGEST_NOTE
 from redbeat.management.doctor import KINDS, REPAIRS
 from redbeat.settings import SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
@@ -183,10 +183,8 @@ def test_the_list_of_reserved_names_is_complete(app: Celery) -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     text = page_text("deployment/security")
-    note = (
-        f"note of a pause; reason in the log - {LONGEST} characters ({MAX_NOTE} in the dashboard)"
-    )
-    assert note in text
+    note = f"{LONGEST_NOTE} characters ({MAX_NOTE} in the dashboard)"
+    assert f"note of a pause; reason in the log - {note}" in text
     assert f"calendars of an entry - {MAX_CALENDARS} " in text
     assert f"a list of up to {MAX_CALENDARS} names" in page_text("policies")
     window = SETTINGS["redbeat_publish_window"].value

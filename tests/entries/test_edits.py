@@ -10,8 +10,7 @@ from redbeat import ConflictError, DecodeError, InvalidEntryError, RedBeatSchedu
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import edits, saving
 from redbeat.entries.decide import Trigger
-from redbeat.entries.pauses import Pause
-from redbeat.entries.state import Quarantine, Results
+from redbeat.entries.state import Pause, Quarantine, Results
 from redbeat.storage.rows import Row
 from tests.deployments import PREFIX
 from tests.entries.worlds import HOUR, KEYS, World, hold_at, near, nothing

@@ -11,8 +11,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.history import encode_meta
-from redbeat.entries.pauses import Pause
-from redbeat.entries.state import State, runtime_of
+from redbeat.entries.state import Pause, State, runtime_of
 from redbeat.errors import InvalidEntryError
 from redbeat.transfer.importing import Importer
 from redbeat.transfer.incoming import Incoming
@@ -33,11 +32,9 @@ def imported(world: World, entry: Any, meanwhile: Hook = nothing, **parts: Any) 
 def test_an_imported_entry_has_the_history_and_the_pause_of_its_file(world: World) -> None:
     meta = encode_meta(from_timestamp(100.5), 3)
     runtime = runtime_of(State(at=100.0))
-    since = "1970-01-01T00:01:00+00:00"
-    pause = {"note": "why", "since": since, "by": "ann"}
-    policy = json.dumps({"max_runs": 9, "pause": pause})
-    definition, _ = world.entry(enabled=False).texts()
+    definition, policy = world.entry(enabled=False, max_runs=9).texts()
     entry = RedBeatSchedulerEntry.from_definition(world.app, definition, policy)
+    entry.saved_state = entry.saved_state._replace(pause=Pause(60.0, "why", "ann"))
     lines = "100 +0.5\n90 +0.1"
     imported(world, entry, meta=meta, runtime=runtime, history=lines, identity="an-id")
     state = world.state()

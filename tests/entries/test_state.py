@@ -13,7 +13,6 @@ from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import Change, Trigger
-from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import read_history, run_line
 from redbeat.entries.state import (
     BACKFILLED,
@@ -24,6 +23,7 @@ from redbeat.entries.state import (
     Failing,
     Hold,
     Marks,
+    Pause,
     Quarantine,
     Results,
     Running,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.entries.pauses import Pause
+from redbeat.entries.state import Pause
 from tests.scheduler.conftest import SCHEDULE, World, once
 
 from .conftest import Make, RoundTrips
