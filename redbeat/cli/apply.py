@@ -130,8 +130,8 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
     for item in planned:
         print_change(console, item.change)
     written = [item.entry for item in planned if item.action in TO_WRITE]
-    warn_of_unknown_names(console, *written)
-    warn_of_crontabs(console, *written)
+    warn_of_unknown_names(console, written)
+    warn_of_crontabs(console, written)
     return planned
 
 

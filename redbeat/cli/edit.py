@@ -46,9 +46,9 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         entry = new_entry(console.schedule, name, {"task": task, **table}, **owner)
         hint = f"change the entry with: celery redbeat edit {name}"
         _save(entry, f"The entry {name!r} already exists; {hint}")
-    checks.warn_of_unknown_names(console, entry)
+    checks.warn_of_unknown_names(console, [entry])
     _report(console, entry, "Added")
-    checks.warn_of_crontabs(console, entry)
+    checks.warn_of_crontabs(console, [entry])
 
 
 @command("edit")
@@ -81,13 +81,13 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     if static_among(console.store, [name]):
         console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
-        checks.warn_of_unknown_names(console, entry)
+        checks.warn_of_unknown_names(console, [entry])
     owner = entry.policy_field("managed_by")
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
     _report(console, entry, "Changed")
     if values["cron"]:
-        checks.warn_of_crontabs(console, entry)
+        checks.warn_of_crontabs(console, [entry])
 
 
 def _check_zone(

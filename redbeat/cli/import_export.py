@@ -195,17 +195,16 @@ def import_(
     source_name, incoming = _source(console, file, file_format, database)
     note = partial(apply.print_change, console) if dry_run else None
     skip = partial(_print_problem, console) if skip_invalid else None
-    warnings = checks.NameWarnings(console)
     importer = importing.Importer(console.schedule, on_conflict, note, skip)
     try:
         # Lines about entries would break a progress bar.
         quiet = dry_run or skip_invalid
         with nullcontext() if quiet else progress(console, "Checking", None) as advance:
-            importer.check(incoming, advance, warnings.check)
+            importer.check(incoming, advance)
     except UnreadableSourceError as error:
         raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
     _fail_on_problems(console, importer, source_name)
-    warnings.show()
+    checks.warn_of_unknown_names(console, [ready.entry for ready in importer.planned])
     if not dry_run:
         to_write = importer.written["created"] + importer.written["changed"]
         with progress(console, "Importing", to_write) as advance:

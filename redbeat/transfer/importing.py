@@ -165,17 +165,15 @@ class Importer:
         self._names = set[str]()
         self.problems, self.conflicts = list[Problem](), list[Problem]()
         self.skipped = 0
-        self._planned: list[Ready] = []
+        #: The entries that :meth:`write` will write.
+        self.planned: list[Ready] = []
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
         #: Number of entries for each action, and of calendars to write; in a dry run, as planned.
         self.written = dict.fromkeys((*ACTIONS, "calendars"), 0)
 
     def check(
-        self,
-        source: Iterable[Incoming],
-        progress: Callable[[int], Any] | None = None,
-        examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
+        self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
     ) -> None:
         """Check all lines of the source without writing to Redis.
 
@@ -183,17 +181,13 @@ class Importer:
         belong to different ones in Redis.
 
         Takes one round trip per 500 lines, or two if some of the lines define or name calendars.
-
-        ``examine`` is called with each entry that :meth:`write` will write.
         """
         for batch in commands.batches(source):
             valid = list(filter(None, map(self._validated, self._entries_of(batch))))
             if valid:
                 page = self._store.read([ready.entry.key for ready in valid])
                 for ready, row in zip(valid, page.rows, strict=True):
-                    is_planned = self._plan(ready, row, page.now)
-                    if is_planned and examine is not None:
-                        examine(ready.entry)
+                    self._plan(ready, row, page.now)
             if progress is not None:
                 progress(len(batch))
 
@@ -206,7 +200,7 @@ class Importer:
         """
         for calendar in self._planned_calendars:
             store_calendar(self._schedule, calendar)
-        planned = {ready.entry.key: ready for ready in self._planned}
+        planned = {ready.entry.key: ready for ready in self.planned}
 
         def change(row: rows.Row, now: float) -> rows.Change:
             return planned[row.key].change(row, now)
@@ -246,24 +240,22 @@ class Importer:
             self.skipped += 1
             self._skip(problem)
 
-    def _plan(self, ready: Ready, row: views.Shown, now: float) -> bool:
-        """Plan what to do with an entry; return whether it will be written."""
+    def _plan(self, ready: Ready, row: views.Shown, now: float) -> None:
+        """Plan what to do with an entry."""
         action, score = self._action(ready, row), row.score
         if action is None:
-            return False
-        is_planned = action in apply.TO_WRITE
-        if is_planned:
+            return
+        if action in apply.TO_WRITE:
             try:
                 score = ready.change(row.stored, now).add or None
             except Exception as error:
                 self._refuse(ready.incoming.where, unexpected("cannot be scheduled", error))
-                return False
-            self._planned.append(ready)
+                return
+            self.planned.append(ready)
         if action != CONFLICT:
             self.written[action] += 1
         if self._note is not None:
             self._note(ready.change_to_show(action, row, score))
-        return is_planned
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
         """Plan the writes of the calendars in a batch, and yield the other lines of the batch.

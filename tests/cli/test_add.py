@@ -325,7 +325,7 @@ def test_an_import_warns_once_of_each_unknown_name(
     problem = "the task 'proj.tasks.reprot' is not registered in this app"
     assert warnings[0] == f"Warning: {entries}: {problem}; did you mean '{task}'?"
     assert "no.0" in warnings[1]
-    assert warnings[20:] == ["Warning: 6 entries with other unknown names are not listed"]
+    assert warnings[20:] == ["Warning: 6 other unknown names are not listed"]
     if not dry_run:
         assert "Warning" not in run(*words).err, "nothing is written"
 
