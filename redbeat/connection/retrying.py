@@ -55,16 +55,12 @@ class RetryingConnection:
     #: The upper limit of a wait starts at twice ``RETRY_MIN_WAIT``, and doubles with each attempt.
     RETRY_MIN_WAIT = 0.1
 
-    def __init__(
-        self,
-        retry_period: float,
-        wrapped_connection: Any,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    #: The function that waits for a number of seconds between two attempts.
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+
+    def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
         self.retry_period = retry_period
         self.wrapped_connection = wrapped_connection
-        self._sleep = sleep
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.retry_period} s, {self.wrapped_connection!r}>"
@@ -92,7 +88,7 @@ class RetryingConnection:
         Before each retry, the client logs a warning with ``command`` and the error.
         """
         retrying = Retrying(
-            sleep=self._sleep,
+            sleep=self.sleep,
             stop=stop_never if self.retry_period < 0 else stop_after_delay(self.retry_period),
             # Random waits spread the load when many clients reconnect to a restarted server.
             wait=wait_random_exponential(
