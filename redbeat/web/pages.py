@@ -7,18 +7,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.config import ensure_conf
-from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.entries.runs import SENT
 from redbeat.entries.state import Pause
 from redbeat.entries.status import STATES, quarantine_note, shown_state, status_of
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management import find
 from redbeat.management.forecast import upcoming_or_problem, zone_of
@@ -103,12 +100,12 @@ def beats() -> ResponseReturnValue:
     started = time.monotonic()
     status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)
-    names = [store.keys.name_of(key) for key in keys]
+    names = list(map(store.keys.name_of, keys))
     rows = store.read(keys).rows if keys else []
     return render_template(
         "beats.html",
         status=status,
-        notes={name: quarantine_note(notes[key]) for name, key in zip(names, keys, strict=True)},
+        notes=dict(zip(names, map(quarantine_note, notes.values()), strict=True)),
         more=max(status.quarantined - len(names), 0),
         texts=dict(zip(names, map(texts_of, rows), strict=True)),
         now=datetime.now(UTC),
@@ -172,51 +169,40 @@ def show() -> ResponseReturnValue:
     name = entry_name()
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
-    now = now_of(seconds)
-    if record.entry is not None:
-        runs = record.entry.history
-    else:
-        lines = "" if row.stored.problem else store.past(row.key).lines
-        runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
-    context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
-    lateness = partial(late, record.entry)
-    context.update(status=status_of(record, row), runs=runs, late=lateness)
-    context.update(texts=texts_of(row), backfills=shown_state(row.stored, seconds).backfills)
+    now, pause = now_of(seconds), Pause.of_entry(record.entry)
+    context = _context_of(record.entry, now) if record.entry else {"texts": texts_of(row)}
+    return render_template(
+        "entry.html",
+        name=name,
+        record=record,
+        now=now,
+        status=status_of(record, row),
+        backfills=shown_state(row.stored, seconds).backfills,
+        pause=pause,
+        paused_at=from_timestamp(pause.since) if pause else None,
+        poll=poll_after(time.monotonic() - started),
+        **context,
+    )
+
+
+def _context_of(entry: Any, now: datetime) -> dict[str, Any]:
+    """Return what the page shows of an entry that can be read. Takes one round trip."""
+    definition, policy = describe.stored(entry), describe.policy(entry)
+    upcoming, problem = upcoming_or_problem(entry, UPCOMING, now)
+    runs = [(run, max(entry.lateness_of(run), 0.0)) for run in entry.history]
     points = [
-        (text.in_zone(run.scheduled_at, zone()), lateness(run))
-        for run in reversed(runs)
+        (text.in_zone(run.scheduled_at, zone()), late)
+        for run, late in reversed(runs)
         if run.outcome == SENT
     ]
-    context["lateness"] = lateness_chart(points) if points else None
-    pause = Pause.of_entry(record.entry)
-    context.update(pause=pause, paused_at=from_timestamp(pause.since) if pause else None)
-    if record.entry is not None:
-        context.update(_definition_context(record.entry))
-        context["upcoming"], context["problem"] = upcoming_or_problem(record.entry, UPCOMING, now)
-    context["poll"] = poll_after(time.monotonic() - started)
-    return render_template("entry.html", **context)
-
-
-def _definition_context(entry: Any) -> dict[str, Any]:
-    definition = describe.stored(entry)
-    fields = {
-        name: ", ".join(value) if isinstance(value, tuple) else value
-        for name, value in describe.policy(entry).items()
-    }
     return {
         "entry": entry,
         "fields": {name: definition[name] for name in CALL if definition[name]},
-        "description": fields.pop("description", None),
-        "policy": fields,
+        "description": policy.pop("description", None),
+        "policy": {name: text.plain_text(value) for name, value in policy.items()},
         "zone": zone_of(entry),
+        "runs": runs,
+        "lateness": lateness_chart(points) if points else None,
+        "upcoming": upcoming,
+        "problem": problem,
     }
-
-
-def late(entry: RedBeatSchedulerEntry | None, run: Occurrence) -> float:
-    """Return the lateness of a run in seconds, or 0 for an early run.
-
-    ``entry`` is None if the entry cannot be read.
-    """
-    if entry is not None:
-        return max(entry.lateness_of(run), 0.0)
-    return max((run.dispatched_at - run.scheduled_at).total_seconds(), 0.0)

@@ -18,7 +18,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
 from waitress.server import create_server  # type: ignore[import-untyped]
 from werkzeug.datastructures import ImmutableMultiDict
-from werkzeug.exceptions import BadRequest, HTTPException
+from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.utils import cached_property
 
@@ -35,9 +35,6 @@ from .timeline import Forecasts, timeline
 
 #: Maximum size of the body of a request, in bytes.
 MAX_BODY: Final = 1 << 20
-
-#: Maximum number of fields in a query string.
-MAX_FIELDS: Final = 50
 
 #: The security headers of each response.
 #: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
@@ -71,17 +68,9 @@ class Request(flask.Request):
 
     @cached_property
     def args(self) -> ImmutableMultiDict[str, str]:
-        """The fields of the query string; raises :exc:`BadRequest` for too many fields."""
-        try:
-            fields = parse_qsl(
-                self.query_string.decode("utf-8", "surrogateescape"),
-                keep_blank_values=True,
-                errors="surrogateescape",
-                max_num_fields=MAX_FIELDS,
-            )
-        except ValueError:
-            raise BadRequest(f"The URL has more than {MAX_FIELDS} fields.") from None
-        return ImmutableMultiDict(fields)
+        """The fields of the query string."""
+        text = self.query_string.decode("utf-8", "surrogateescape")
+        return ImmutableMultiDict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
 class Response(flask.Response):
