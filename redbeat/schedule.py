@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
-from contextlib import suppress
-from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving, status
-from redbeat.entries.policy import FIELDS, in_utc
+from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import QUARANTINED, EntryState, EntryStatus, Record, quarantine_note
 from redbeat.management import calendars
@@ -156,16 +154,6 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             return default
         return self._entry_of(row)
 
-    def popitem(self) -> tuple[str, Entry]:
-        """Remove an arbitrary entry; return a pair of the entry's name and the entry.
-
-        Raises KeyError if the schedule is empty. Two round trips.
-        """
-        for name in self:
-            with suppress(KeyError):  # another caller may remove the entry first
-                return name, self.pop(name)
-        raise KeyError("the schedule is empty")
-
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all entries, including unreadable entries."""
         return (record.name for record in self.records())
@@ -298,19 +286,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def _changed(self, name: str, stored: Entry | None, change: Any) -> Entry | None:
         if change is None or isinstance(change, RedBeatSchedulerEntry):
             return change
-        if stored is None:
-            return build_entry(self, name, change)
-        unknown = set(change) - {*vars(stored), *FIELDS}
-        if unknown:
-            problem = "is not a field of an entry; use a field such as 'schedule' or 'timezone'"
-            raise InvalidEntryError(f"{name}: {min(unknown)}", problem)
-        changed = copy(stored)
-        for field, value in change.items():
-            setattr(changed, field, value)
-        # The entry's constructor turns a number into an interval, and applies the time zone.
-        rule = {"schedule": changed.schedule, "timezone": changed.timezone}
-        changed.schedule = RedBeatSchedulerEntry(name, app=self.app, **rule).schedule
-        return changed
+        rules = {} if stored is None else {**stored.definition(), **stored.policy.non_defaults()}
+        return build_entry(self, name, {**rules, **change})
 
     def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
         """Return the number of runs in each period, for entries whose names match ``pattern``.
