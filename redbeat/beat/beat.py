@@ -42,9 +42,8 @@ from .outcome import Outcome
 from .own_code import OwnCode, OwnTick
 from .send import Sender, SharedError, StoppedError
 from .statics import Statics
-from .sync import Sync
 from .turn import MOST_CHANGES, Turn
-from .upkeep import Upkeep
+from .upkeep import Sync, Upkeep
 
 logger = get_logger("celery.beat")
 
@@ -123,7 +122,7 @@ class Beat:
         self._turn = Turn(store, lock, token, self.counters, clock)
         self.lead = Lead(scheduler, self._turn, lock, self.health, conf.on_lock_lost == "exit")
         self.rules = Rules(scheduler.app, scheduler.Entry)
-        self.sync = Sync(scheduler, statics, store, self._turn, conf, self.rules, clock)
+        self.sync = Sync(scheduler, statics, store, self._turn, self.rules)
         self._upkeep = Upkeep(store, self._turn.exchange, clock, conf)
         shared = shared or Shared(scheduler, store.client)
         self._own, self._messages, self._one_step = shared.own, shared.messages, shared.one_step

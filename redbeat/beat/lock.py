@@ -10,7 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 from redis.lock import Lock
@@ -33,12 +33,6 @@ LONGEST_LOOK = 2.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
 ACQUIRE_INTERVAL = 1.0
-
-#: The holder of a program's lock that this beat has lost.
-ANOTHER: Final = "another"
-
-#: The end of the log line of a beat that ends after it lost the lock.
-ENDS: Final = "; this beat ends, because redbeat_on_lock_lost is 'exit'"
 
 
 def new_token() -> str:
@@ -159,7 +153,7 @@ class BeatLock:
                 self._lead()
             return
         if self.leading:
-            self.lost = f"to {reply.holder}"
+            self.lost = f"{self.key} to {reply.holder}"
         elif reply.holder == NOT_A_LOCK and self.leading is None:
             logger.error(
                 "beat: The key %s is not a lock; rename or delete it, or set redbeat_lock_key",
@@ -273,8 +267,8 @@ class Lead:
     ) -> None:
         self._scheduler, self._turn, self._health, self._exits = scheduler, turn, health, exits
         self._lock: BeatLock | CustomLock | None = lock
-        #: Whether this beat led at its last turn, and the token of the beat that led then.
-        self._was_leading, self._holder = False, ""
+        #: Whether this beat led at its last turn.
+        self._was_leading = False
 
     @property
     def timeout(self) -> float:
@@ -314,12 +308,12 @@ class Lead:
         """
         held = not isinstance(self._lock, CustomLock) or self._lock.keep()
         if not held:
-            self.observe(ANOTHER)
+            self.observe("another")
         return held
 
     def observe(self, holder: str) -> None:
         """Tell others when this beat has begun or ceased to lead; ``holder`` has the lock now."""
-        lock, self._holder = self._lock, holder
+        lock = self._lock
         leads = lock is not None and bool(lock.leading)
         self._health.observe(leads or lock is None, holder == NOT_A_LOCK)
         if leads is self._was_leading:
@@ -337,7 +331,8 @@ class Lead:
         lock = self._lock
         if lock is None or not lock.lost or not self._exits:
             return None
-        return LockNotOwnedError(f"lost the lock {lock.key} to {self._holder}{ENDS}")
+        ends = "this beat ends, because redbeat_on_lock_lost is 'exit'"
+        return LockNotOwnedError(f"lost the lock {lock.lost}; {ends}")
 
     def release(self, *, answered: bool) -> None:
         """Release the lock if this beat holds it, or may hold it. One round trip.

@@ -1,19 +1,26 @@
-"""What a beat does besides runs: it keeps the schedule whole, a few milliseconds at a time."""
+"""What a beat does besides runs: it keeps static entries written, and the schedule whole."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-from redis.exceptions import ResponseError
+from celery.schedules import crontab
+from celery.schedules import schedule as interval
+from redis.exceptions import LockNotOwnedError, ResponseError
 
+from redbeat.beat.load import Rules
 from redbeat.beat.outcome import HELD, seen_texts
-from redbeat.beat.statics import Exchange
+from redbeat.beat.statics import Exchange, Statics
+from redbeat.beat.turn import Turn
+from redbeat.calendar.zones import from_timestamp, zone_key
 from redbeat.codec.stored import record_in, seconds_in, text_of
-from redbeat.config import RedBeatConfig
+from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.retrying import is_retriable
+from redbeat.entries import decide
 from redbeat.entries.changes import change_of, editing, keep_due, state_of
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED, aware
 from redbeat.entries.history import History
@@ -21,7 +28,9 @@ from redbeat.entries.state import State
 from redbeat.errors import ConfigurationError, DecodeError, described
 from redbeat.metrics.counters import split
 from redbeat.printing import get_logger, plural
+from redbeat.signals import emit, schedule_lost, statics_synced
 from redbeat.storage import checks, commands, outside, words
+from redbeat.storage.beats import FORGET_AFTER
 from redbeat.storage.keys import WRONG_TYPE
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of
@@ -32,8 +41,8 @@ logger = get_logger("celery.beat")
 #: Seconds between two looks at disabled and at quarantined entries.
 INTERVAL: Final = 5.0
 
-#: Seconds after which a beat that is never idle does upkeep nevertheless: usually, and in a walk.
-BUSY_INTERVAL, BUSY_WALK = 10.0, 0.1
+#: Seconds between two portions of a beat that is never idle.
+BUSY_INTERVAL: Final = 0.1
 
 #: Seconds between two times at which a beat tidies up.
 TIDY_INTERVAL: Final = 600.0
@@ -48,6 +57,9 @@ LARGEST_STEP: Final = 60.0
 #: milliseconds. What is put back is due before all later runs, so a portion puts back only a few.
 PAGE: Final = 200
 SCANNED: Final = 100
+
+#: Seconds between two attempts to write static entries that vanished.
+AGAIN: Final = 1.0
 
 #: The cursor with which a walk begins and ends.
 START: Final = 0
@@ -89,14 +101,15 @@ class Upkeep:
         self._store, self._exchange, self._clock, self._conf = store, exchange, clock, conf
         self._checked = False
         self._side_error = ""
-        self._done_at = self._looked_at = clock()
+        self._done_at = clock()
         #: Where to go on among the disabled entries, and among the quarantined ones.
         self._offset, self._cursor = 0, START
         self._quarantined = 0
         #: The mark of the last known loss, and how many entries its scan leaves outside.
         self._mark, self._outside = "", 0
         tidying = (self._tidy_beats, self._tidy_counts, self._tidy_failing, self._tidy_expected)
-        self._walks = [Walk(one, clock() + TIDY_INTERVAL, TIDY_INTERVAL) for one in tidying]
+        regular = [(self._look, INTERVAL), *((one, TIDY_INTERVAL) for one in tidying)]
+        self._walks = [Walk(portion, clock() + every, every) for portion, every in regular]
         self._permitted = True
 
     def check(self) -> None:
@@ -123,12 +136,12 @@ class Upkeep:
         """
         now = self._clock()
         walk = next((walk for walk in self._walks if walk.at <= now), None)
-        interval = BUSY_WALK if walk else BUSY_INTERVAL
-        if not self._permitted or (busy and now - self._done_at < interval):
+        is_early = busy and now - self._done_at < BUSY_INTERVAL
+        if walk is None or is_early or not self._permitted:
             return False
         self._done_at = now
         try:
-            return self._walk(walk, reply) if walk is not None else self._look(reply, now)
+            return self._walk(walk, reply)
         except ResponseError as error:
             if is_retriable(error):
                 raise
@@ -172,29 +185,25 @@ class Upkeep:
 
     def _walk(self, walk: Walk, reply: Reply) -> bool:
         """Do the next portion of a walk; an error leaves the walk where it was."""
+        began = self._clock()
         cursor, changes = walk.portion(walk.cursor, reply)
         if changes and self._exchange(changes).standing == words.STANDBY:
             return False
         walk.cursor = cursor
         if cursor == START:
-            walk.at = self._clock() + walk.every
+            walk.at = began + walk.every
         if walk.at == math.inf:
             self._walks.remove(walk)
-        return True
+        return bool(changes) or any(walk.at <= began for walk in self._walks)
 
     # -- disabled and quarantined entries ------------------------------------------------------
 
-    def _look(self, reply: Reply, now: float) -> bool:
-        """Look at a page of entries that are not due if the last look was some seconds ago."""
-        if now - self._looked_at < INTERVAL:
-            return False
-        self._looked_at = now
+    def _look(self, _cursor: int, reply: Reply) -> tuple[int, list[Change]]:
+        """Look at a page of the entries that are not due."""
         changes = self._enabled(reply)
         if self._quarantined:
             changes += self._reviewed(reply)
-        if changes:
-            self._exchange(changes)
-        return bool(changes)
+        return START, changes
 
     def _enabled(self, reply: Reply) -> list[Change]:
         """Return the changes that make due what a program enabled. One or two round trips."""
@@ -341,3 +350,154 @@ def _last(row: Row, state: State) -> float:
     if last is None or state.at is None:
         return 0.0
     return max(aware(last).timestamp(), state.at)
+
+
+# -- static entries --------------------------------------------------------------------------------
+
+
+@dataclass
+class Sync:
+    """Writes the static entries before a beat sends anything, and again when they vanish.
+
+    Attributes:
+        scheduler: the sender of signals, with the clock of the beat.
+        statics: the entries of ``beat_schedule``.
+        store: the schedule in Redis.
+        turn: the exchange of the beat with Redis.
+        rules: the rules of entries.
+        members: how many entries the schedule had at the last turn.
+        again_at: when static entries that vanished may be written again.
+        prune_at: when to remove, without a lock, what no beat has in its ``beat_schedule``.
+    """
+
+    scheduler: Any
+    statics: Statics
+    store: Store
+    turn: Turn
+    rules: Rules
+    members: int = 0
+    again_at: float = 0.0
+    prune_at: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.rules.restore, self.rules.statics = self.statics.restore, self.statics.names
+
+    def run(self, reply: Reply) -> bool:
+        """Write the static entries if it is necessary; return whether they were written.
+
+        Raises ``LockNotOwnedError`` if all entries and the lock vanished and
+        ``redbeat_on_lock_lost`` is ``exit``.
+        """
+        if not self._vanished(reply) and not self.statics.unwritten:
+            # Without a lock one is enough, because a beat with a newer ``beat_schedule`` may have
+            # removed the others.
+            statics = len(self.statics.names)
+            wanted = min(statics, 1) if self.turn.is_shared else statics
+            if not 0 <= reply.statics < wanted or self.scheduler.clock() < self.again_at:
+                return False
+            logger.warning(
+                "beat: Static entries vanished from Redis, so the beat writes them again"
+            )
+        self.again_at = self.scheduler.clock() + AGAIN
+        self.write(from_timestamp(reply.now))
+        return not self.statics.unwritten
+
+    def write(self, now: datetime, *, alone: bool = False) -> None:
+        """Write the static entries now; ``now`` is the time of Redis.
+
+        Also remove those that others may have, if this beat leads or if it is ``alone``.
+        """
+        exclusive = alone or not self.turn.is_shared
+        self.rules.forget()
+        zone = self.store.noted(commands.TIME_ZONE)
+        counts = self.statics.sync(self.store, self.turn.exchange, now, exclusive)
+        self.statics.unwritten = counts is None or not self._follow_zone(zone, now)
+        if counts is not None and not self.statics.unwritten:
+            self.prune_at = math.inf if exclusive else self.scheduler.clock() + FORGET_AFTER
+            emit(statics_synced, self.scheduler, **counts)
+
+    def prune(self) -> None:
+        """Remove, without a lock, entries of an older ``beat_schedule`` while no other beat runs.
+
+        Other beats may have other static entries. Not in the first minute, in which others may
+        start.
+        """
+        if self.scheduler.clock() < self.prune_at:
+            return
+        self.prune_at = self.scheduler.clock() + FORGET_AFTER
+        if not self._others_run():
+            self.write(from_timestamp(self.turn.time()), alone=True)
+
+    def _others_run(self) -> bool:
+        """Return whether other beats run, also if this one may not know. One round trip."""
+        since = self.turn.time() - FORGET_AFTER
+        key = self.store.keys.beats
+        found = commands.ask_aside(self.store.client, "ZRANGEBYSCORE", key, since, "+inf")
+        beats = {text_of(beat) for beat in found or ()}
+        return {beat for beat in beats if not beat.endswith(" lock")} != {self.turn.token}
+
+    def _vanished(self, reply: Reply) -> bool:
+        """Return whether all entries vanished since the last turn; if so, log an error."""
+        before, self.members = self.members, reply.members
+        if reply.members or before <= 0:
+            return False
+        lock_is_new = reply.standing == words.NEW_LEADER
+        if before == 1 and not lock_is_new:  # a program may have deleted the only entry
+            return False
+        logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
+        emit(schedule_lost, self.scheduler, count=before)
+        if lock_is_new and ensure_conf(self.scheduler.app).on_lock_lost == "exit":
+            raise LockNotOwnedError(
+                "the lock vanished from Redis, and all entries with it; this beat ends, because "
+                "redbeat_on_lock_lost is 'exit'"
+            )
+        return True
+
+    # -- the time zone of the app --------------------------------------------------------------
+
+    def _follow_zone(self, before: str, now: datetime) -> bool:
+        """Note the app's earlier time zone in the entries that use it, and make them due.
+
+        No round trip if it has not changed, else two per 500 entries and one per 2000. Returns
+        False if this beat does not hold the lock any more.
+        """
+        zone = zone_key(self.rules.zone) or str(self.rules.zone)
+        if before == zone:
+            return True
+        if before:
+            logger.warning("beat: The time zone changed from %s to %s", before, zone)
+            timing, count = decide.Change(before, None, now), 0
+            parts = self.store.scan()
+            members = {key for part in parts for key, score in part if score != PARKED}
+            for keys in commands.batches(sorted(members)):
+                rows = read_rows(self.store, keys)
+                found = [self._in_new_zone(row, timing) for row in rows]
+                written = [change for change in found if change is not None]
+                if self.turn.exchange(written).standing == words.STANDBY:
+                    return False
+                count += len(written)
+            entries = plural(count, "entry", "entries")
+            logger.warning("beat: Computes the next runs of %s in %s", entries, zone)
+        self.turn.exchange([Change("", index=[["HSET", words.STATS, commands.TIME_ZONE, zone]])])
+        return True
+
+    def _in_new_zone(self, row: Row, timing: decide.Change) -> Change | None:
+        """Return the change of an entry whose next run depends on the app's time zone, else None.
+
+        What cannot be loaded is logged when it is due.
+        """
+        try:
+            rule = self.rules.rule_of(row)
+        except Exception as error:
+            logger.debug("beat: Cannot load %s: %r", row.key, error)
+            return None
+        schedule = rule.schedule
+        relative = isinstance(schedule, interval) and schedule.relative
+        if rule.policy.zone is not None or not (isinstance(schedule, crontab) or relative):
+            return None
+        state, at = State.read(row.state, row.meta), timing.at.timestamp()
+        first = state.change or timing._replace(start_time=rule.policy.start_time)
+        state.change = first._replace(at=timing.at)
+        keep_due(row, state)
+        waits = float(row.score or PARKED) < 0 or (state.hold is not None and state.hold.until > at)
+        return change_of(row, state, score=None if waits else at)

@@ -70,7 +70,7 @@ def test_the_leader_is_cut_off_without_a_reset(
         assert beats.leader() == 1
         for proxy in proxies:
             proxy.heal()
-        beats[0].wait_for("Lost the lock to", 60.0)
+        beats[0].wait_for("Lost the lock", 60.0)
         until = schedule.now()
         report = settle(ledger, grids, until)
         note(f"{report}; sent by both: {sent_by_several(ledger)}")

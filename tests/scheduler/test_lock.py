@@ -78,7 +78,7 @@ class TestLeading:
         assert scheduler.tick() == STANDBY_POLL
         assert scheduler.tick() == STANDBY_POLL
         assert scheduler.sent == []
-        assert log.text.count("Lost the lock to another") == 1
+        assert log.text.count(f"Lost the lock {LOCK} to another") == 1
         world.client.delete(LOCK)
         scheduler.tick()
         assert scheduler.names == ["a"]

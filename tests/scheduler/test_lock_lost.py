@@ -48,7 +48,7 @@ class TestStandby:
         world.put("a")
         assert [scheduler.tick() for _ in range(3)] == [STANDBY_POLL] * 3
         assert scheduler.sent == []
-        assert log.text.count("Lost the lock to another, standing by") == 1
+        assert log.text.count(f"Lost the lock {LOCK} to another, standing by") == 1
         world.client.delete(LOCK)
         scheduler.tick()
         scheduler.tick()

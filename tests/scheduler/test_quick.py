@@ -89,7 +89,7 @@ def test_a_lost_lock_is_seen_at_the_next_tick(
     world.put("new")
     idle.tick()
     assert idle.sent == []
-    assert "Lost the lock to other" in log.text
+    assert f"Lost the lock {LOCK} to other" in log.text
 
 
 def test_lost_data_are_seen_at_the_next_tick(

@@ -85,8 +85,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sweep-never-looks",
         "The sweep never looks.",
         "beat/upkeep.py",
-        "if now - self._looked_at < INTERVAL:\n            return False",
-        "return False",
+        "        changes = self._enabled(reply)\n",
+        "        return START, []\n",
         ("tests/beat/test_upkeep.py",),
     ),
     Mutant(
@@ -217,7 +217,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "emptied-not-noticed",
         "Static entries are not written again after Redis lost all data.",
-        "beat/sync.py",
+        "beat/upkeep.py",
         "if not self._vanished(reply) and not self.statics.unwritten:",
         "if not self.statics.unwritten:",
         (
@@ -228,7 +228,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "emptied-waits",
         ("After Redis lost all data, only the next leader writes the static entries again."),
-        "beat/sync.py",
+        "beat/upkeep.py",
         "if before == 1 and not lock_is_new:",
         "if not lock_is_new:",
         (
@@ -239,7 +239,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "prune-at-once",
         "A beat removes the static entries of beats that share the work with it.",
-        "beat/sync.py",
+        "beat/upkeep.py",
         "if not self._others_run():",
         "if True:",
         (
@@ -250,7 +250,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "zone-change-ignored",
         "Entries keep their scores when the app gets another time zone.",
-        "beat/sync.py",
+        "beat/upkeep.py",
         "if before == zone:",
         "if True:",
         ("tests/scheduler/test_time_zone_change.py",),
@@ -258,7 +258,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "first-change-forgotten",
         "A second change of the time zone replaces the note of the first one.",
-        "beat/sync.py",
+        "beat/upkeep.py",
         "first = state.change or timing._replace",
         "first = timing._replace",
         ("tests/scheduler/test_time_zone_change.py",),
