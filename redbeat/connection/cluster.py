@@ -38,9 +38,8 @@ class LateCluster(RedisCluster):
     def __init__(self, remedy: str, **arguments: Any) -> None:
         self._remedy = remedy
         self._connect_lock = RLock()
-        # The arguments of redis-py, or None after the client has connected.
+        # The arguments of redis-py, None while the client connects and after it has connected.
         self._pending: dict[str, Any] | None = arguments
-        self._connecting = False
 
     def __getattr__(self, name: str) -> Any:
         if (
@@ -50,7 +49,7 @@ class LateCluster(RedisCluster):
         ):
             raise AttributeError(name)
         with self._connect_lock:
-            if not self._connecting and self._pending is not None:
+            if self._pending is not None:
                 self._connect(self._pending)
             if name not in self.__dict__:
                 raise AttributeError(name)
@@ -60,17 +59,15 @@ class LateCluster(RedisCluster):
         return f"<{type(self).__name__}>"
 
     def _connect(self, arguments: dict[str, Any]) -> None:
-        self._connecting = True
+        self._pending = None
         try:
             with server_errors():
                 super().__init__(**arguments)
-            self._pending = None
-        except exceptions.ConnectionError as error:
-            if "not enabled" not in str(error):
-                raise
-            raise ConfigurationError(self._remedy) from error
-        finally:
-            self._connecting = False
+        except BaseException as error:
+            self._pending = arguments
+            if "not enabled" in str(error):
+                raise ConfigurationError(self._remedy) from error
+            raise
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Send a command to the node that stores its key, and return the reply."""
