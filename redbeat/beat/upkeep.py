@@ -126,7 +126,6 @@ class Upkeep:
             raise ConfigurationError(problem)
         checks.check_eviction(self._store, self._conf.key_expiry_check)
         checks.warn_about_untagged(self._store, self._conf)
-        checks.warn_about_misspelt(self._store)
         self._checked = True
 
     def run(self, reply: Reply, *, busy: bool = False) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The kinds of findings.
 KINDS: Final = (
-    *("settings", "delivery", "broker", "shards", "misspelt", "eviction"),
+    *("settings", "delivery", "broker", "shards", "eviction"),
     *("missing", "unreadable", "quarantined", "failing", "score", "orphan", "overdue", "busy"),
 )
 
@@ -120,8 +120,6 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
 
 
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
-    for problem, remedy in checks.misspelt_keys(store):
-        yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
     problem = count_entries(store, conf, beats.SEEN_WITHIN).problem
     if problem.startswith(words.NO_BROKER):
         remedy = "start the broker, or correct broker_url; then beats send the runs that are due"

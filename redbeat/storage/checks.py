@@ -1,4 +1,4 @@
-"""Check Redis for missing rights, eviction of keys, a wrong number of shards, and misspelt keys."""
+"""Check Redis for missing rights, eviction of keys, and a wrong number of shards."""
 
 from __future__ import annotations
 
@@ -167,9 +167,6 @@ def explained(error: Exception, store: Store) -> Exception:
 #: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.
 SAMPLE = 20
 
-#: The last word of each misspelt key -> Redis type of the key, and name of the type in messages.
-MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
-
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
@@ -201,27 +198,3 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
             "redbeat.management.prefixes.copy_untagged(app), or delete %s",
             *(old.prefix, left[0], conf.key_prefix, old.schedule),
         )
-
-
-def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for each key with one colon instead of two (``redbeat:schedule``).
-
-    A hash at ``redbeat:schedule`` is not a problem, because it is the entry called "schedule".
-    Returns an empty list if the Redis user has no right to run ``TYPE``. One round trip.
-    """
-    try:
-        types = ask(store.client, *(("TYPE", store.keys.entry(word)) for word in MISSPELT))
-    except ResponseError:
-        return []
-    correct = (store.keys.schedule, store.keys.statics)
-    return [
-        (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the correct key is {key}")
-        for (word, (name, kind)), reply, key in zip(MISSPELT.items(), types, correct, strict=True)
-        if text_of(reply) == name
-    ]
-
-
-def warn_about_misspelt(store: Store) -> None:
-    """Log a warning for each key that :func:`misspelt_keys` returns. One round trip."""
-    for problem, remedy in misspelt_keys(store):
-        logger.warning("beat: %s: %s, with two colons", problem, remedy)

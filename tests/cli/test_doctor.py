@@ -231,20 +231,6 @@ def test_unwise_settings_are_reported(
     assert remedy in report["remedy"]
 
 
-def test_keys_with_one_colon_are_reported(run: Run, make: Make, redis_client: Any) -> None:
-    """The finding names the correct key; entries named "schedule" or "statics" are not findings."""
-    make("schedule")
-    make("statics")
-    assert run("doctor").code == 0
-    redis_client.delete("redbeat:schedule", "redbeat:statics", SCHEDULE)
-    redis_client.zadd("redbeat:schedule", {"redbeat:a": 1})
-    redis_client.sadd("redbeat:statics", "a")
-    assert [(report["kind"], report["remedy"]) for report in run("doctor", "--json").json] == [
-        ("misspelt", "the correct key is redbeat::schedule, with two colons"),
-        ("misspelt", "the correct key is redbeat::statics, with two colons"),
-    ]
-
-
 def test_impossible_settings_are_reported(run: Run, app: Celery) -> None:
     """An invalid setting is a finding, not a failure of the command."""
     app.conf.redbeat_lock_timeout = "soon"

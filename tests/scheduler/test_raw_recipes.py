@@ -109,24 +109,6 @@ def test_a_schedule_with_another_prefix(world: World) -> None:
     assert world.score("other") == 0
 
 
-def test_keys_with_one_colon_are_logged_at_the_start(
-    world: World, log: pytest.LogCaptureFixture
-) -> None:
-    world.client.zadd(f"{PREFIX}schedule", {f"{PREFIX}a": 1})
-    world.client.sadd(f"{PREFIX}statics", "a")
-    world.put("good")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == ["good"]
-    found = [record.getMessage() for record in log.records if "two colons" in record.getMessage()]
-    assert found == [
-        f"beat: {PREFIX}{word} is a {kind} that nothing reads: the correct key is {PREFIX}:{word}, "
-        "with two colons"
-        for word, kind in (("schedule", "sorted set"), ("statics", "set"))
-    ]
-
-
 @pytest.mark.standalone
 def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
     """redisbeater omits seconds and time zone in ``last_run_at``, and the prefix in a member."""
