@@ -54,18 +54,6 @@ def seconds_from(text: str) -> float:
     return int(seconds) if seconds == int(seconds) else float(seconds)
 
 
-def interval_from(text: str) -> tuple[float, bool]:
-    """Return an interval such as ``1h`` in seconds, and whether it is relative: ``1h relative``.
-
-    The runs of a relative interval are rounded, as in Celery. Raises ValueError if the text is not
-    an interval.
-    """
-    length, found, rest = text.strip().partition("relative")
-    if found and not rest.strip(" )"):
-        return seconds_from(length.rstrip(" (")), True
-    return seconds_from(text), False
-
-
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
     """Return the schedule that a rule of one of the :data:`KINDS` describes.
 
@@ -90,10 +78,12 @@ def has_own_zone(when: Any) -> bool:
 
 
 def _every(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
-    seconds, relative = interval_from(text)
+    # The runs of "1h relative" or "1h (relative)" are rounded, as in Celery.
+    length = text.removesuffix("(relative)").removesuffix("relative")
+    seconds = seconds_from(length)
     if not seconds:
         raise ValueError("must be above 0 seconds")
-    return schedule(seconds, relative, app=app)
+    return schedule(seconds, length != text, app=app)
 
 
 def _cron(text: str, _zone: tzinfo, app: Celery, name: str) -> BaseSchedule:

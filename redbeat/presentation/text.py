@@ -18,26 +18,14 @@ def width_of(text: str) -> int:
     """Return the width of ``text`` in terminal cells."""
     if text.isascii():
         return len(text)
-    return sum(_cells(char) for char in text)
-
-
-def _cells(char: str) -> int:
     # The package wcwidth also knows rare marks and emoji, but RedBeat avoids the dependency.
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
 
-def clipped(text: str, width: int) -> str:
-    """Return ``text``, shortened to at most ``width`` cells; a shortened text ends with ``~``."""
-    used, kept = 0, 0
-    for number, char in enumerate(text):
-        used += _cells(char)
-        if used < width:
-            kept = number + 1
-        elif used > width:
-            return f"{text[:kept]}~"
-    return text
+def clipped(text: str, length: int) -> str:
+    """Return at most ``length`` characters of ``text``; a shortened text ends with ``~``."""
+    return text if len(text) <= length else f"{text[: length - 1]}~"
 
 
 #: Maximum width of an aligned column. A wider cell is printed in full; only its row is unaligned.

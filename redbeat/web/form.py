@@ -109,7 +109,7 @@ RULED_FIELDS: Final = tuple(
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
 #: The names of the texts in the form that are not in :data:`FIELDS`.
-TEXTS: Final = ("name", "kind", "rule", "paused")
+TEXTS: Final = ("name", "kind", "rule", "paused", "seen")
 
 
 @dataclass(slots=True)
@@ -117,10 +117,8 @@ class EntryForm:
     """The texts that a user entered in the form, with the errors of the form.
 
     Attributes:
-        texts: the fields as the user entered them, by name.
-
-        seen: the digest of the stored entry when the user opened the form, to detect a concurrent
-            change.
+        texts: the fields as the user entered them, by name. The text ``seen`` is the digest of the
+            stored entry when the user opened the form, to detect a concurrent change.
 
         errors: field name -> error message; the key "" is for errors of the whole form.
 
@@ -128,7 +126,6 @@ class EntryForm:
     """
 
     texts: dict[str, str]
-    seen: str = ""
     errors: dict[str, str] = field(default_factory=dict)
     conflict: Mapping[str, apply.Difference] = field(default_factory=dict)
 
@@ -138,8 +135,9 @@ class EntryForm:
 
         A missing field keeps its stored value.
         """
-        found = {name: data[name].strip().replace("\r\n", "\n") for name in names if name in data}
-        return cls(found, data.get("seen", "").strip())
+        return cls(
+            {name: data[name].strip().replace("\r\n", "\n") for name in names if name in data}
+        )
 
     @classmethod
     def of_entry(cls, entry: Any) -> EntryForm:
@@ -147,7 +145,7 @@ class EntryForm:
         fields = current_fields(entry)
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
         texts["kind"], texts["rule"] = describe.rule_of(entry.schedule) or ("cron", "")
-        return cls(texts, digest(*entry.seen_texts))
+        return cls({**texts, "seen": digest(*entry.seen_texts)})
 
     def __getitem__(self, name: str) -> str:
         return self.texts.get(name, "")
@@ -199,8 +197,6 @@ class EntryForm:
             if self["kind"] not in rule_text.KINDS:
                 problem = f"must be one of {', '.join(rule_text.KINDS)}, not {self['kind']!r:.60}"
                 raise InvalidEntryError("kind", problem)
-            if not self["rule"]:
-                raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
             table[self["kind"]] = self["rule"]
         return table
 
@@ -212,8 +208,6 @@ class EntryForm:
         """Return a new entry; ``defaults`` replace empty fields. Raises InvalidEntryError."""
         texts = {**self.texts, **{name: self[name] or text for name, text in defaults.items()}}
         form = EntryForm(texts)
-        if not form["name"]:
-            raise InvalidEntryError("name", "is empty; give the entry a name")
         table = {name: value for name, value in form.table().items() if value is not None}
         if form["paused"]:
             table["enabled"] = False
@@ -295,7 +289,7 @@ def save() -> ResponseReturnValue:
     stored = copy(entry)
     try:
         with form.errors_noted():
-            if digest(*entry.seen_texts) != form.seen:
+            if digest(*entry.seen_texts) != form["seen"]:
                 raise ConflictError(name)
             form.change(entry)
             apply.save_unchanged(entry)
@@ -321,7 +315,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
         "Somebody else has changed this entry since you opened this form. If you save the form "
         "again, your values replace the stored values."
     )
-    form.seen = digest(*entry.seen_texts)
+    form.texts["seen"] = digest(*entry.seen_texts)
     return _page(entry, form, 409)
 
 

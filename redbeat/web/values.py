@@ -7,7 +7,6 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
 
 from flask import Flask, current_app, flash, get_flashed_messages, request, url_for
-from markupsafe import Markup, escape
 from werkzeug.local import LocalProxy
 
 from redbeat import __version__
@@ -98,16 +97,11 @@ def now_of(seconds: float) -> datetime:
     return from_timestamp(seconds) if seconds else datetime.now(UTC)
 
 
-def rule_words(entry: Any) -> Markup:
-    """Return the rule of an entry in English, followed by the rule's time zone in grey."""
-    if rule_text.has_own_zone(entry.schedule):
-        return escape(rules.in_words(entry.schedule, None))
-    name = entry.timezone or zone_name(app_zone())
-    text = rules.in_words(entry.schedule, name)
-    words, _, last = text.rpartition(", ")
-    if not words or last != name:
-        return escape(text)
-    return Markup('{}, <span class="none">{}</span>').format(words, last)
+def rule_words(entry: Any) -> str:
+    """Return the rule of an entry in English, with its time zone if the runs depend on it."""
+    has_own_zone = rule_text.has_own_zone(entry.schedule)
+    name = None if has_own_zone else entry.timezone or zone_name(app_zone())
+    return rules.in_words(entry.schedule, name)
 
 
 def clock_words(offset: float) -> str:

@@ -143,7 +143,7 @@ def test_an_existing_entry_is_not_replaced(
 @pytest.mark.parametrize(
     ("fields", "name", "message"),
     [
-        ({"name": ""}, "name", "is empty"),
+        ({"name": ""}, "name", "not empty"),
         ({"task": ""}, "task", "is missing"),
         ({"rule": ""}, "rule", "is empty"),
         ({"kind": "odd"}, "kind", "must be one of"),

@@ -235,7 +235,7 @@ def test_times_are_in_the_zone_of_the_viewer(browser: Browser, make: Make) -> No
     coming = part_of(page, "coming")
     assert coming.count(" 12:00:00<") == coming.count(" 21:00:00<") == 10
     assert 'placeholder="UTC"' in browser.get("/entry/edit", name="noon")
-    assert "every day at 12:00, <span" in page
+    assert "every day at 12:00, UTC" in page
     assert 'class="zone" x="42" y="164" text-anchor="end">JST<' in browser.get(
         "/timeline", span="day"
     )
