@@ -19,14 +19,13 @@ MODULES: Final = {
     "backfill": ("backfill",),
     "calendars": ("calendar", "calendars"),
     "edit": ("add", "edit"),
-    "exporter": ("exporter",),
     "import_export": ("export", "import"),
     "operate": ("delete", "pause", "resume", "trigger"),
     "prefixes": ("migrate-prefix", "shard"),
     "runs": ("simulate", "timeline", "upcoming"),
     "show": ("history", "list", "show"),
     "status": ("doctor", "status"),
-    "web": ("web",),
+    "web": ("exporter", "web"),
 }
 
 #: The command names, each with its module.

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -46,23 +47,24 @@ class DetailedCommand(RedBeatCommand):
     """A command that exits with 1 for any error if ``--detailed-exitcode`` is given."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        """Return the click context; with ``--detailed-exitcode``, exit with 1 for a usage error."""
-        detailed = DETAILED in args
-        try:
+        """Return the click context; a usage error is such an error, too."""
+        with _failing_with_one(DETAILED in args):
             return super().make_context(info_name, args, *rest, **extra)
-        except click.UsageError as error:
-            if detailed:
-                vars(error)["exit_code"] = EX_FAILED
-            raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; with ``--detailed-exitcode``, exit with 1 for any error."""
-        try:
+        """Run the command."""
+        with _failing_with_one(ctx.params["detailed_exitcode"]):
             return super().invoke(ctx)
-        except (click.ClickException, CeleryCommandException) as error:
-            if ctx.params["detailed_exitcode"]:
-                vars(error)["exit_code"] = EX_FAILED
-            raise
+
+
+@contextmanager
+def _failing_with_one(detailed: bool) -> Iterator[None]:
+    try:
+        yield
+    except (click.ClickException, CeleryCommandException) as error:
+        if detailed:
+            vars(error)["exit_code"] = EX_FAILED
+        raise
 
 
 @command("plan", DetailedCommand)

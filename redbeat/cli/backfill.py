@@ -18,9 +18,8 @@ from redbeat.presentation.text import duration
 from redbeat.printing import plural
 
 from .command import Console, command, progress
-from .completion import entry_names
 from .entry_options import as_option_errors
-from .options import INSTANT, Parsed, existing, load, option, option_error
+from .options import INSTANT, Parsed, entry_names, existing, load, option, option_error
 
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5

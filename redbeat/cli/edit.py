@@ -14,10 +14,10 @@ from redbeat.presentation.rule_text import KINDS, has_own_zone
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 
-from . import checks, completion
+from . import checks
 from .command import EX_CONFLICT, Console, command, failure
 from .entry_options import as_option_errors, entry_options, table_from
-from .options import load, option, option_error
+from .options import entry_names, load, option, option_error, task_names
 
 #: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
@@ -29,7 +29,7 @@ KNOWN: Final = (*FIELDS, "managed_by")
 
 @command("add")
 @click.argument("name")
-@click.argument("task", shell_complete=completion.task_names)
+@click.argument("task", shell_complete=task_names)
 @entry_options
 def add(console: Console, name: str, task: str, **values: Any) -> None:
     """Add the entry NAME, which runs TASK.
@@ -52,13 +52,13 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 
 @command("edit")
-@click.argument("name", shell_complete=completion.entry_names)
+@click.argument("name", shell_complete=entry_names)
 @option(
     "--task",
     example="proj.tasks.report",
     help_group="Task",
     help="The task to run.",
-    shell_complete=completion.task_names,
+    shell_complete=task_names,
 )
 @entry_options
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:

@@ -13,8 +13,7 @@ from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
-from .completion import entry_names
-from .options import not_found, option, options, problem_of
+from .options import entry_names, not_found, option, options, problem_of
 
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10

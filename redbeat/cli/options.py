@@ -1,28 +1,36 @@
-"""Option types and name look-ups that several commands use."""
+"""Option types, name look-ups and completions that several commands use."""
 
 from __future__ import annotations
 
 import difflib
-import heapq
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
-from os.path import commonprefix
+from glob import escape
+from itertools import islice
 from typing import Any, Final
 
 import click
+from celery import Celery
+from celery.app.utils import find_app
 from celery.bin.base import CeleryOption
 from celery.exceptions import CeleryCommandException
+from click.shell_completion import CompletionItem
 
 from redbeat.calendar.times import time_from
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
+from redbeat.management.task_names import registered_tasks
 from redbeat.presentation.rule_text import seconds_from
+from redbeat.printing import printable
+from redbeat.schedule import Record
 from redbeat.transfer.incoming import instant_from
 
-from .command import EX_NOT_FOUND, Console, failure
+from .command import EX_NOT_FOUND, Console, failure, schedule_of
 
 #: The value of a clearable option for which the user enters the word ``none``.
 CLEARED: Final = object()
@@ -116,8 +124,8 @@ def with_example(message: str, example: str) -> str:
     return f"{message.rstrip('.')}; for example: {example}" if example else message
 
 
-#: Maximum number of names that the slow search for similar names compares.
-MAX_COMPARED: Final = 200
+#: Maximum number of names that are compared with an unknown name.
+MAX_COMPARED: Final = 10_000
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
@@ -127,25 +135,27 @@ def load(console: Console, name: str) -> RedBeatSchedulerEntry:
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
-    """Return the error for an unknown name; the error lists similar names. Reads all names.
+    """Return the error for an unknown name; the error lists similar names.
 
     If the schedule lists the name, the error contains the reason why the entry cannot be loaded.
     """
-    known = heapq.nlargest(
-        MAX_COMPARED, map(str, console.schedule), lambda key: shared_length(name, key)
-    )
-    similar = difflib.get_close_matches(name, known, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-    if name in known:
-        hint = f", although the schedule lists the name: {problem_of(console, name)}"
-    elif not known:
+    record = record_of(console.schedule, name)[1]
+    if record is not None:
+        hint = f", although the schedule lists the name: {problem_in(record)}"
+    elif known := list(islice(map(str, console.schedule), MAX_COMPARED)):
+        similar = difflib.get_close_matches(name, known, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+    else:
         hint = "; the schedule is empty"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
 
 
 def problem_of(console: Console, name: str) -> str:
     """Return the reason why a listed entry cannot be loaded. Takes one round trip."""
-    record = record_of(console.schedule, name)[1]
+    return problem_in(record_of(console.schedule, name)[1])
+
+
+def problem_in(record: Record | None) -> str:
     return (record and record.problem) or "the entry was saved or deleted just now"
 
 
@@ -158,10 +168,57 @@ def existing(console: Console, name: str) -> Iterator[None]:
         raise not_found(console, name) from None
 
 
-def shared_length(one: str, other: str) -> int:
-    """Return the combined length of the common prefix and the common suffix of two names.
+# -- completion in the shell -----------------------------------------------------------------------
 
-    A name with a typo still has a long prefix or suffix in common with the correct name.
+#: Maximum number of names to offer.
+MAX_NAMES: Final = 100
+
+#: Matches each character that must be escaped within a word of bash.
+SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
+
+
+def _complete(
+    names_of: Callable[[Any, str], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a completion function; ``names_of`` gets the app and the text typed so far.
+
+    If the app cannot be loaded or Redis cannot be reached, the completion function offers no names.
+    Errors are not reported, because a message would appear in the user's command line.
     """
-    ends = (one, other), (one[::-1], other[::-1])
-    return min(sum(len(commonprefix(pair)) for pair in ends), len(one))  # noqa: RUF071
+
+    def complete(
+        ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        try:
+            app = ctx.find_root().params["app"]  # Celery loads no app during a completion
+            names = names_of(find_app(app) if isinstance(app, str) else app, incomplete)
+            return [CompletionItem(_quoted(name)) for name in islice(names, MAX_NAMES)]
+        except (Exception, SystemExit):
+            return []
+
+    return complete
+
+
+def _quoted(name: str) -> str:
+    """Return a name, escaped for bash. Other shells quote completions themselves.
+
+    Each escape has two backslashes, because the bash script of click removes one backslash.
+    """
+    is_bash = os.environ.get("_CELERY_COMPLETE", "").startswith("bash")
+    return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
+
+
+def complete_entries(app: Celery, start: str) -> Iterator[str]:
+    for record in schedule_of(app).records(f"{escape(start)}*"):
+        # Skip names with control characters, which could change the command line.
+        if printable(record.name) == record.name:
+            yield record.name
+
+
+def _tasks(app: Celery, start: str) -> Iterator[str]:
+    return (name for name in sorted(registered_tasks(app)) if name.startswith(start))
+
+
+#: Completion functions for command parameters that are names of entries or tasks.
+entry_names: Final = _complete(complete_entries)
+task_names: Final = _complete(_tasks)

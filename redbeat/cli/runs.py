@@ -20,9 +20,8 @@ from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
 from . import import_export
 from .command import EX_UNREADABLE, Console, command, failure
-from .completion import entry_names
 from .entry_options import as_option_errors, schedule_options, table_from
-from .options import INSTANT, SECONDS, load, not_found, option, option_error
+from .options import INSTANT, SECONDS, entry_names, load, not_found, option, option_error
 
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {

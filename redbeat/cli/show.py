@@ -21,16 +21,16 @@ from redbeat.storage.commands import batches
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
-from . import completion, entry_options
+from . import entry_options
 from .backfill import progress_text
 from .command import Console, command
-from .options import INSTANT, existing, load, option
+from .options import INSTANT, entry_names, existing, load, option
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
-#: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
+#: Maximum length of a column, in characters. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
 
 #: The sort orders. The order ``due`` is the order in Redis.
@@ -104,7 +104,7 @@ def list_(
 
 
 @command("show")
-@click.argument("name", shell_complete=completion.entry_names)
+@click.argument("name", shell_complete=entry_names)
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
@@ -121,7 +121,7 @@ def show(console: Console, name: str) -> None:
 
 
 @command("history")
-@click.argument("name", shell_complete=completion.entry_names)
+@click.argument("name", shell_complete=entry_names)
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)

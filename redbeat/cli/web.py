@@ -1,16 +1,23 @@
-"""The command ``celery redbeat web``, which serves the dashboard."""
+"""The commands ``celery redbeat web`` and ``exporter``, which serve until you stop them."""
 
 from __future__ import annotations
 
+import signal
+from threading import Event
 from typing import Any, Final
 
 import click
+
+from redbeat.metrics.extra import server_module
 
 from .command import EX_UNHEALTHY, Console, command, failure
 from .options import Parsed, option, option_error
 
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
+
+#: The usual port of the exporter.
+PORT: Final = 9541
 
 
 def user_from(text: str) -> tuple[str, str]:
@@ -129,3 +136,31 @@ def exposure_warning(behind_proxy: bool) -> str:
         "Passwords and tokens cross the network unencrypted, because the dashboard speaks "
         "plain HTTP; listen on 127.0.0.1 behind a proxy with TLS"
     )
+
+
+@command("exporter")
+@option("--host", default="127.0.0.1", help="Address to listen on.")
+@option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=PORT,
+    example=str(PORT),
+    help="Port to listen on.",
+)
+def exporter(console: Console, host: str, port: int) -> None:
+    """Serve Prometheus metrics of the schedule until you stop the command.
+
+    The exporter reads everything from Redis, so one exporter covers all beats. The exporter keeps
+    running while Redis is unreachable.
+    """
+    stop = Event()
+
+    def on_signal(*_args: Any) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    server = server_module("the exporter").serve_exporter(console.schedule.app, host, port)
+    console.result({"url": server.url}, f"Metrics are at {server.url}")
+    stop.wait()
+    server.close()

@@ -204,7 +204,7 @@ from redbeat.schedulers import RedBeatScheduler
 scheduler = RedBeatScheduler(app)
 scheduler.tick()
 scheduler.close()
-import redbeat.cli.exporter
+import redbeat.cli.web
 app.conf.redbeat_metrics_port = 9540
 del app.redbeat_conf
 RedBeatScheduler(app).tick()

@@ -14,7 +14,7 @@ from celery import Celery
 from celery.schedules import schedule as interval
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.cli.completion import complete_entries
+from redbeat.cli.options import complete_entries
 from redbeat.config import ensure_conf
 from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
