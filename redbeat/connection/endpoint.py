@@ -16,8 +16,6 @@ from redbeat.settings import MISSING, find_setting, is_number
 
 from .urls import SCHEMES, SOCKETS, url_scheme
 
-DEFAULT_SERVICE: Final = "master"
-
 
 @dataclass(frozen=True, repr=False)
 class Source:

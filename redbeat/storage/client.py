@@ -9,9 +9,8 @@ from typing import Any, Final
 from celery import Celery
 
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
-from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import RawClient, build
+from redbeat.connection.topology import RawClient, build, client_parameters
 
 #: The attribute of the app that stores the Redis client.
 #: Users may set this attribute to their own client.

@@ -36,8 +36,8 @@ from redis.sentinel import (
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.borrowing import connection_of
 from redbeat.connection.cluster import server_errors
-from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.connection.topology import client_parameters
 from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
 from redbeat.storage.client import build_client, get_redis, unretried

@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
-from redbeat.connection.parameters import client_parameters
+from redbeat.connection.topology import client_parameters
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.client import get_redis, unretried
 from tests.acceptance.processes import Project
