@@ -43,9 +43,11 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_headers(value: Any) -> bool:
-    with suppress(TypeError, ValueError):
-        return all(isinstance(name, str) for name in dict(value or ()))
-    return False
+    if not isinstance(value, (list, tuple)):
+        return not value or isinstance(value, Mapping)
+    # dict() makes a header of an object with two fields, too, which the allowlist would not see.
+    pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    return len(pairs) == len(value) and all(isinstance(pair[0], str) for pair in pairs)
 
 
 def _is_delivery_mode(value: Any) -> bool:
