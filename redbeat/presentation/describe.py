@@ -100,14 +100,6 @@ def rule_of(when: Any) -> tuple[str, str] | None:
     return None
 
 
-def call_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the task of an entry with its arguments, such as ``proj.tasks.add(1, y=2)``."""
-    call = stored(entry)
-    arguments = [json.dumps(value) for value in call["args"] or ()]
-    arguments += [f"{name}={json.dumps(value)}" for name, value in (call["kwargs"] or {}).items()]
-    return f"{entry.task}({', '.join(arguments)})"
-
-
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the definition of an entry with the same JSON values as in Redis.
 

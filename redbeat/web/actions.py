@@ -28,6 +28,7 @@ ACTIONS: Final = {
     "resume": "Resumed",
     "trigger": "Triggered",
     "delete": "Deleted",
+    "retry": "Retried",
 }
 
 #: Maximum length of the note of a pause, in characters.
@@ -35,12 +36,12 @@ MAX_NOTE = 1000
 
 
 def act(action: str, name: str, note: str | None = None) -> str | None:
-    """Pause, resume, trigger or delete an entry; return the task id if a run was triggered.
+    """Do one of the :data:`ACTIONS` on an entry; return the task id if a run was triggered.
 
-    Aborts the request with 404 if the entry is missing, and with 409 if it is unreadable. An
-    unreadable entry can be deleted.
+    The action ``retry`` releases an entry from quarantine. Aborts the request with 404 if the entry
+    is missing, and with 409 if it is unreadable. An unreadable entry can be deleted or retried.
     """
-    task_id, detail = None, ""
+    key, task_id, detail = store.keys.entry(name), None, ""
     with existing(name):
         if action == "pause":
             entry_or_error(name).pause(note, user_name())
@@ -50,8 +51,13 @@ def act(action: str, name: str, note: str | None = None) -> str | None:
         elif action == "trigger":
             task_id = entry_or_error(name).trigger()
             detail = f" ({task_id})"
-        elif not edits.delete(store, [store.keys.entry(name)]):
-            raise KeyError(name)
+        elif action == "delete":
+            if not edits.delete(store, [key]):
+                raise KeyError(name)
+        else:
+            get_or_404(name)
+            if not edits.make_due(store, [key]):
+                raise RedBeatError("the key is not a hash; delete the entry")
     audit(ACTIONS[action].lower() + detail, name)
     return task_id
 
@@ -82,6 +88,7 @@ def _note() -> str | None:
 @actions.post("/entry/resume", defaults={"action": "resume"})
 @actions.post("/entry/trigger", defaults={"action": "trigger"})
 @actions.post("/entry/delete", defaults={"action": "delete"})
+@actions.post("/quarantine/retry", defaults={"action": "retry"})
 def single(action: str) -> ResponseReturnValue:
     """Act on one entry. A beat publishes a triggered run at its next tick."""
     name = entry_name()
@@ -92,8 +99,12 @@ def single(action: str) -> ResponseReturnValue:
         return _redirect_to_entry(text, "failed")
     if action == "delete":
         return _redirect_to_list(f"Deleted {clipped(name, 100)}.")
-    detail = f" The task id is {task_id}." if task_id else ""
-    return _redirect_to_entry(f"{ACTIONS[action]}.{detail}")
+    details = {
+        "trigger": f" The task id is {task_id}.",
+        "retry": " A beat will read the entry again. If it cannot, the entry returns to the "
+        "quarantine.",
+    }
+    return _redirect_to_entry(f"{ACTIONS[action]}.{details.get(action, '')}")
 
 
 @actions.get("/entry/delete")
@@ -102,21 +113,6 @@ def delete() -> ResponseReturnValue:
     name = entry_name()
     _, _, record = get_or_404(name)
     return render_template("delete.html", name=name, record=record)
-
-
-@actions.post("/quarantine/retry")
-def retry() -> ResponseReturnValue:
-    """Release an entry from quarantine, so that a beat reads the entry again."""
-    name = entry_name()
-    _, row, _ = get_or_404(name)
-    if not edits.make_due(store, [row.key]):
-        problem = "The key is not a hash, so no beat can read the entry. Delete the entry."
-        return _redirect_to_entry(problem, "failed")
-    audit("retried", name)
-    return _redirect_to_entry(
-        "A beat will read the entry again. If the beat cannot read the entry, the entry returns to "
-        "the quarantine."
-    )
 
 
 #: Maximum number of entries that a user can select for one action.

@@ -151,7 +151,6 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     for part in (actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
-    app.register_error_handler(CSRFError, csrf_failed)
     app.register_error_handler(HTTPException, http_error)
     app.register_error_handler(Exception, internal_error)
     if access.behind_proxy:
@@ -170,15 +169,6 @@ def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     return page, 503, {"Retry-After": "5"}
 
 
-def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
-    """Return status 400 for a form without a valid CSRF token."""
-    text = (
-        "Nothing was changed: this form belongs to another session. Go back, reload the page and "
-        "try again."
-    )
-    return auth.problem(400, text, "Not accepted")
-
-
 def http_error(error: HTTPException) -> ResponseReturnValue:
     """Return an error page with the status code of the HTTP error.
 
@@ -188,8 +178,11 @@ def http_error(error: HTTPException) -> ResponseReturnValue:
     if error.code == 405 and request.method in auth.SAFE_METHODS and not auth.wants_json():
         name = request.args.get("name")
         return redirect(values.entry_url(name) if name else url_for("listing.index"), 303)
+    text = error.description or error.name
+    if isinstance(error, CSRFError):
+        text = "Nothing was changed: the form belongs to another session. Reload it and try again."
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}
-    return *auth.problem(error.code or 500, error.description or error.name, error.name), headers
+    return *auth.problem(error.code or 500, text, error.name), headers
 
 
 def internal_error(error: Exception) -> ResponseReturnValue:

@@ -13,7 +13,7 @@ from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
-from redbeat.presentation.describe import call_text, iso, last_run, overdue_text, timing_text
+from redbeat.presentation.describe import iso, last_run, overdue_text, timing_text
 from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
 from redbeat.storage import views
@@ -180,7 +180,6 @@ def install(app: Flask) -> None:
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})
     app.jinja_env.filters.update(
-        call=call_text,
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,
