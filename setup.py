@@ -30,7 +30,7 @@ SOLAR = "celery[solar]"
 TOML = "tomli>=2; python_version < '3.11'"
 
 WAITRESS = "waitress>=3"
-METRICS = ["prometheus_client>=0.20", WAITRESS]
+METRICS = ["prometheus_client>=0.20"]
 
 
 class ReproducibleSdist(sdist):

@@ -22,9 +22,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redbeat.beat.publish import OVERLAP_HEADER
+from redbeat.codec.stored import moment_in
 from redbeat.config import App
 from redbeat.entries.runs import RunResult, RunState
 from redbeat.entries.state import end_line
+from redbeat.errors import reason_of
 from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import emit, run_failed, run_succeeded
 from redbeat.storage.client import client_of, unretried
@@ -46,9 +48,6 @@ RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 #: Each run that this process executes, as the task's request and the start in monotonic seconds.
 #: The key contains the thread id, because two threads may run a message that was delivered twice.
 RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
-
-#: The maximum lengths of the class name and the message of an exception in the run history.
-MAX_CLASS, MAX_MESSAGE = 80, 200
 
 #: The maximum time to connect to Redis, and to wait for a reply, in seconds.
 TIMEOUT: Final = 1.0
@@ -212,12 +211,10 @@ def _report(
         return
     try:
         retries = getattr(request, "retries", None) or _header(request, "retries") or 0
-        result = RunResult(state, None, seconds, int(retries), _error_text(error) or None)
-        scheduled_at = _instant_in(_header(request, "scheduled_at"))
-        end = End(
-            *(str(name or ""), str(key or ""), str(task_id)),
-            *(scheduled_at, time.monotonic(), result),
-        )
+        result = RunResult(state, None, seconds, int(retries), _text_of(error))
+        scheduled_at = moment_in(_header(request, "scheduled_at"))
+        texts = (str(name or ""), str(key or ""), str(task_id))
+        end = End(*texts, scheduled_at, time.monotonic(), result)
         reports = _reports_of(app)
         if reports is not None:
             reports.add(end)
@@ -225,29 +222,14 @@ def _report(
         logger.warning("Could not record the end of a run of %s: %r", key or name, problem)
 
 
-def _instant_in(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except (ValueError, TypeError):
-        return None
-
-
-def _error_text(error: Any) -> str:
-    """Return the class and the message of an exception on one line; never raises an error."""
+def _text_of(error: Any) -> str | None:
+    """Return an error on one line, None without one; never raises an error."""
     if not isinstance(error, BaseException):
-        return _one_line(error, MAX_MESSAGE) if error else ""
-    kind = type(error).__name__[:MAX_CLASS]
+        return error or None
     try:
-        message = _one_line(str(error), MAX_MESSAGE)
-    except Exception:
-        return kind
-    return f"{kind}: {message}" if message else kind
-
-
-def _one_line(text: str, size: int) -> str:
-    """Return the start of a text on one line, without control characters."""
-    line = printable(" ".join(text[: 4 * size].split()))
-    return line if len(line) <= size and len(text) <= 4 * size else f"{line[: size - 3]}..."
+        return printable(reason_of(error)).removesuffix(":")  # without a message
+    except Exception:  # its message cannot be computed
+        return type(error).__name__
 
 
 # -- sending the reports ---------------------------------------------------------------------------

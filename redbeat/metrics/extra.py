@@ -8,21 +8,17 @@ from typing import Any, Final
 
 from redbeat.errors import ConfigurationError
 
-#: The import names of the packages that the extra ``metrics`` installs.
-EXTRA: Final = ("prometheus_client", "waitress")
-
 #: The setting of a beat that serves metrics.
 BEAT: Final = "redbeat_metrics_port"
 
 
 def check_installed(feature: str) -> None:
-    """Raise :exc:`ConfigurationError` if a package is missing that ``feature`` needs."""
-    for package in EXTRA:
-        if find_spec(package) is None:
-            raise ConfigurationError(
-                f"{feature} needs {package}, which is not installed: "
-                "pip install 'celery-redbeat[metrics]'"
-            )
+    """Raise :exc:`ConfigurationError` without the package that ``feature`` needs."""
+    if find_spec("prometheus_client") is None:
+        raise ConfigurationError(
+            f"{feature} needs prometheus_client, which is not installed: "
+            "pip install 'celery-redbeat[metrics]'"
+        )
 
 
 def server_module(feature: str) -> Any:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import socket
-import time
+import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from threading import Thread
 from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler
 
 from celery import Celery
 from prometheus_client import ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector, CollectorRegistry
-from waitress import wasyncore  # type: ignore[import-untyped]
-from waitress.server import create_server  # type: ignore[import-untyped]
 
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
@@ -27,88 +26,54 @@ from .snapshot import Snapshot, take_snapshot
 
 logger = get_logger("celery.beat")
 
-#: The limits of the server.
-#: A connection without a complete request is closed after ``channel_timeout`` seconds without data.
-#: While ``connection_limit`` connections are open, new connections wait.
-LIMITS: Final[dict[str, Any]] = {
-    "threads": 4,
-    "connection_limit": 300,
-    "channel_timeout": 10,
-    "cleanup_interval": 1,
-    "max_request_header_size": 16_384,
-    "max_request_body_size": 1024,
-}
-
-#: The maximum age of a connection without a complete request, and of any connection, in seconds.
-#: ``MAX_AGE`` applies while a request runs or a response is being sent.
-IDLE_AGE: Final = 30.0
-MAX_AGE: Final = 60.0
-
-#: Maximum delay of :meth:`Server.close`, in seconds, if a request is still running.
-CLOSE_TIMEOUT: Final = 0.5
-
 Probe = Callable[[], ProbeResult]
 WSGI = Callable[..., Any]
 
 
-class Server:
+class Handler(WSGIRequestHandler):
+    """Answers a request, without a line in the log."""
+
+    #: Seconds after which a silent connection is closed.
+    timeout = 10.0
+
+    def log_message(self, *_args: Any) -> None:
+        """Log nothing: a collector asks every few seconds."""
+
+
+class Server(ThreadingWSGIServer):
     """Serves ``app`` in threads of its own until :meth:`close`.
 
     The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
     ``port``. The error message names ``setting``, the setting or option to change.
     """
 
+    #: How many connections may wait to be accepted.
+    request_queue_size = 128
+
     def __init__(self, host: str, port: int, app: WSGI, setting: str) -> None:
-        #: The open sockets by file descriptor. Waitress updates this dict.
-        self._sockets: dict[int, Any] = {}
-        self._server = create_server(
-            app,
-            map=self._sockets,
-            sockets=[_listen(host, port, setting)],
-            ident=None,
-            log_socket_errors=False,
-            **LIMITS,
-        )
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family, *_, address = found[0]
+            super().__init__((str(address[0]), port), Handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {host}, port {port}: {error}. Set {setting} to a free port: "
+                "each beat and each exporter on a host needs its own port"
+            ) from error
+        self.set_app(app)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-        self._closing = False
-        self._thread = Thread(target=self._run, name="redbeat-metrics", daemon=True)
-        self._thread.start()
+        Thread(target=self.serve_forever, name="redbeat-metrics", daemon=True).start()
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Note why a connection was closed, such as its silence."""
+        logger.debug(
+            "metrics: The connection of %s was closed: %r", client_address, sys.exc_info()[1]
+        )
 
     def close(self) -> None:
         """Stop the server; a second call does nothing."""
-        if not self._closing:
-            self._closing = True
-            with suppress(OSError):  # the thread may have closed its sockets already
-                self._server.pull_trigger()
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing:
-            wasyncore.loop(timeout=1.0, use_poll=True, map=self._sockets, count=1)
-            _close_old(list(self._server.active_channels.values()), time.time())
-        self._server.task_dispatcher.shutdown(timeout=CLOSE_TIMEOUT)
-        wasyncore.close_all(self._sockets)
-
-
-def _close_old(channels: Iterable[Any], now: float) -> None:
-    """Close connections that are too old; ``now`` is in UNIX seconds, as in waitress."""
-    for channel in channels:
-        busy = channel.requests or channel.total_outbufs_len
-        if now - channel.creation_time > (MAX_AGE if busy else IDLE_AGE):
-            channel.handle_close()
-
-
-def _listen(host: str, port: int, setting: str) -> socket.socket:
-    try:
-        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = results[0]
-        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(address[:2], family=family, dualstack_ipv6=dual)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}, port {port}: {error}. Set {setting} to a free port: each "
-            "beat and each exporter on a host needs its own port"
-        ) from error
+        self.shutdown()
+        self.server_close()
 
 
 def _app(collectors: Iterable[Collector], alive: Probe, ready: Probe) -> WSGI:

@@ -277,7 +277,7 @@ class UnprintableError(Exception):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ValueError("x" * 100_000), "ValueError: " + "x" * 197 + "..."),
+        (ValueError("x" * 100_000), "ValueError: " + "x" * 285 + "..."),
         (ValueError('\x1b[31m \\n " \ud800'), 'ValueError: \\x1b[31m \\n " \\ud800'),
         (UnprintableError(), "UnprintableError"),
     ],

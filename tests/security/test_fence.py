@@ -189,7 +189,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "web/values.py": ("the time of Redis", "from_timestamp(seconds)"),
     "worker.py": (
         "headers of a message; an invalid one makes a warning",
-        "datetime.fromisoformat(text)",
         "int(retries)",
     ),
 }
