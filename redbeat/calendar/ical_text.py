@@ -64,7 +64,11 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
 
 
 def _rule_line(rule: Any) -> str:
-    # dateutil writes UNTIL without a time zone, and its default of WKST is not that of RFC 5545.
-    written = dateutil_rrule(**{**rule.fields(), "until": None, "wkst": rule.wkst or 0})
-    line = str(written).splitlines()[-1].replace("+", "")  # it writes +1FR
+    # dateutil refuses some intervals, writes UNTIL without a time zone, and has another default of
+    # WKST than RFC 5545.
+    own = {"interval": 1, "until": None, "wkst": rule.wkst or 0}
+    line = str(dateutil_rrule(**{**rule.fields(), **own})).splitlines()[-1]
+    line = line.replace("+", "")  # dateutil writes +1FR
+    if rule.interval != 1:
+        line += f";INTERVAL={rule.interval}"
     return line if rule.until is None else f"{line};UNTIL={rule.until.astimezone(UTC):{MOMENT}}Z"

@@ -9,24 +9,192 @@ until the year 9999, which takes seconds. This module and ``dateutil`` return th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from calendar import isleap, monthrange
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from functools import cached_property
+from datetime import MAXYEAR, date, datetime, timedelta
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from math import gcd
 
+from dateutil.easter import easter as easter_of
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
+
 from redbeat.errors import TooManyStepsError
 
-from . import daysets
-from .daysets import DaySet
-from .steps import once, spend
+from .steps import once, remembered, spend
 
-#: A step is as long as this number of tests of a slot.
-FAST = 8
+# ruff: noqa: DTZ001 - wall-clock times have no time zone
+
+UNIT = {
+    WEEKLY: timedelta(weeks=1),
+    DAILY: timedelta(days=1),
+    HOURLY: timedelta(hours=1),
+    MINUTELY: timedelta(minutes=1),
+    SECONDLY: timedelta(seconds=1),
+}
+DAY = UNIT[DAILY]
+SECOND = UNIT[SECONDLY]
 
 #: How many hours, minutes and seconds there are in the next longer unit.
 SIZES = (24, 60, 60)
+#: A step is as long as this number of tests of a slot.
+FAST = 8
+# The numbers of years, months and weeks after which a search for the next occurrence stops. If the
+# search finds no occurrence, the rule counts as finished.
+LOOK_AHEAD = (100, 1200, 5300)
+#: The number of years after which a search for an allowed day stops.
+YEARS = 100
+#: The number of days that a search tests one by one before it computes the days of each year.
+NEAR_DAYS = 31
+#: The steps of a search for a period.
+PERIOD = 10
+
+DayTest = Callable[[date], bool]
+
+easter = lru_cache(maxsize=256)(easter_of)
+
+
+def period_index(freq: int, moment: datetime, wkst: int) -> int:
+    """Return the index of the period that contains ``moment``.
+
+    ``freq`` is the length of a period, such as ``DAILY``. The periods are numbered from the year 1.
+    ``wkst`` is the first day of the week.
+    """
+    if freq <= MONTHLY:
+        return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
+    days = moment.toordinal()
+    if freq <= DAILY:
+        return days if freq == DAILY else (days - 1 - wkst) // 7
+    seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
+    return (days * 86400 + seconds) // int(UNIT[freq].total_seconds())
+
+
+def period_start(freq: int, index: int, wkst: int) -> datetime:
+    """Return the start of the year, month or week whose index :func:`period_index` returned."""
+    if freq == YEARLY:
+        return datetime(index, 1, 1)
+    if freq == MONTHLY:
+        return datetime(index // 12, index % 12 + 1, 1)
+    return datetime.fromordinal(max(index * 7 + 1 + wkst, 1))
+
+
+def month_length(day: date) -> int:
+    """Return the number of days in the month of ``day``."""
+    return monthrange(day.year, day.month)[1]
+
+
+def year_length(year: int) -> int:
+    """Return the number of days in a year."""
+    return 366 if isleap(year) else 365
+
+
+@dataclass(frozen=True)
+class DaySet:
+    """The ``by`` arguments that select the days of a recurrence rule.
+
+    An argument that is an empty tuple allows all days.
+    """
+
+    freq: int
+    wkst: int
+    months: tuple[int, ...]
+    monthdays: tuple[int, ...]
+    yeardays: tuple[int, ...]
+    easter: tuple[int, ...]
+    weeknos: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    nth_weekdays: tuple[tuple[int, int], ...]
+
+    def __contains__(self, day: date) -> bool:
+        for test in self._tests:  # noqa: SIM110 - all() takes three times as long
+            if not test(day):
+                return False
+        return True
+
+    def first_from(self, day: date) -> date | None:
+        """Return the first allowed day from ``day`` to about a century later, or None."""
+        for ahead in range(NEAR_DAYS if self._tests else 1):
+            near = day + ahead * DAY
+            if near in self:
+                spend(ahead + 1)
+                return near
+        spend(NEAR_DAYS)
+        for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
+            spend()
+            first = date(year, 1, 1)
+            days = self.in_year(first)
+            index = bisect_left(days, (day - first).days if year == day.year else 0)
+            if index < len(days):
+                return first + days[index] * DAY
+        return None
+
+    def in_year(self, first: date) -> tuple[int, ...]:
+        """Return the allowed days of the year that begins at ``first``; 1 January is day 0."""
+        # Years of the same kind have the same days. A week of an adjacent year may extend into this
+        # year, so a kind includes the lengths of the previous and the next year.
+        leaps = tuple(isleap(first.year + near) for near in (-1, 0, 1))
+        kind = first.year if self.easter else (first.weekday(), leaps)
+        return remembered(self._days_of_kind, kind, partial(self._find_in_year, first))
+
+    def _find_in_year(self, first: date) -> tuple[int, ...]:
+        days: Sequence[int] = range(year_length(first.year))
+        if self.easter:
+            sunday = (easter(first.year) - first).days
+            days = [sunday + after for after in self.easter if sunday + after in days]
+        spend(len(days) * (1 + len(self.easter) // 64))
+        return tuple(day for day in days if first + DAY * day in self)
+
+    @cached_property
+    def _days_of_kind(self) -> dict[Hashable, tuple[tuple[int, ...], int]]:
+        return {}
+
+    @cached_property
+    def _tests(self) -> tuple[DayTest, ...]:
+        tests: tuple[tuple[object, DayTest], ...] = (
+            (self.months, lambda day: day.month in self.months),
+            (self.monthdays, self._has_monthday),
+            (self.weekdays or self.nth_weekdays, self._has_weekday),
+            (self.yeardays, self._has_yearday),
+            (self.weeknos, self._has_weekno),
+            (self.easter, lambda day: (day - easter(day.year)).days in self.easter),
+        )
+        return tuple(test for restricted, test in tests if restricted)
+
+    def _has_monthday(self, day: date) -> bool:
+        length = month_length(day)
+        return day.day in self.monthdays or day.day - length - 1 in self.monthdays
+
+    def _has_yearday(self, day: date) -> bool:
+        number = day.timetuple().tm_yday
+        return number in self.yeardays or number - year_length(day.year) - 1 in self.yeardays
+
+    def _has_weekday(self, day: date) -> bool:
+        weekday = day.weekday()
+        if weekday in self.weekdays:
+            return True
+        return any(
+            weekday == allowed and nth in self._positions(day) for allowed, nth in self.nth_weekdays
+        )
+
+    def _positions(self, day: date) -> tuple[int, int]:
+        """Return the positions of ``day`` among the days of a month or year with the same weekday.
+
+        The first result is the position from the start of the month or year: 1 is the first day.
+        The second result is the position from the end of the month or year: -1 is the last day.
+        """
+        if self.freq == YEARLY and not self.months:
+            number, length = day.timetuple().tm_yday, year_length(day.year)
+        else:
+            number, length = day.day, month_length(day)
+        return (number - 1) // 7 + 1, -((length - number) // 7 + 1)
+
+    def _has_weekno(self, day: date) -> bool:
+        # In RFC 5545, a week belongs to the year that contains the fourth day of the week.
+        fourth = day + timedelta(days=3 - (day.weekday() - self.wkst) % 7)
+        number = (fourth.timetuple().tm_yday - 1) // 7
+        back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7
+        return number + 1 in self.weeknos or -back - 1 in self.weeknos
 
 
 def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int, ...]:
@@ -55,7 +223,7 @@ class Slots:
     @cached_property
     def per_day(self) -> int:
         """The number of periods in a day."""
-        return daysets.DAY // daysets.UNIT[self.freq]
+        return DAY // UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
         """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
@@ -114,24 +282,13 @@ class Slots:
     @cached_property
     def allowed(self) -> Sequence[int]:
         """The slots that ``clock`` allows, in ascending order."""
-        units = self.freq - daysets.DAILY
+        units = self.freq - DAILY
         parts = self.clock[:units]
         return _combined(parts, SIZES[:units]) if any(parts) else range(self.per_day)
 
     @cached_property
     def _allowed_set(self) -> frozenset[int]:
         return frozenset(self.allowed)
-
-
-# ruff: noqa: DTZ001 - wall-clock times have no time zone
-
-
-# The numbers of years, months and weeks after which a search for the next occurrence stops. If the
-# search finds no occurrence, the rule counts as finished.
-LOOK_AHEAD = (100, 1200, 5300)
-YEARS = 100
-#: The steps of a search for a period.
-PERIOD = 10
 
 
 @dataclass(frozen=True)
@@ -158,11 +315,11 @@ class Recurrence:
     @cached_property
     def follows_real_time(self) -> bool:
         """Whether the rule repeats hourly or more often and does not restrict the hour."""
-        return self.freq >= daysets.HOURLY and not self.hours
+        return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first occurrence within a century after ``wall``, or None."""
-        low = max(wall.replace(microsecond=0) + daysets.SECOND, self.start)
+        low = max(wall.replace(microsecond=0) + SECOND, self.start)
         try:
             return self._search(low)
         except TooManyStepsError:
@@ -175,7 +332,7 @@ class Recurrence:
         # All periods of a day or less have the same occurrences, relative to the start of the
         # period. If the first two periods have no occurrence after ``low``, no later period has an
         # occurrence.
-        is_short = self.freq >= daysets.DAILY
+        is_short = self.freq >= DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
@@ -185,10 +342,10 @@ class Recurrence:
 
         The first period contains ``low``, and the last period is about a century later.
         """
-        index = self._aligned(daysets.period_index(self.freq, low, self.wkst))
+        index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
             spend(PERIOD)
-            period = daysets.period_start(self.freq, index, self.wkst)
+            period = period_start(self.freq, index, self.wkst)
             day = self.days.first_from(max(period, low).date())
             if day is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
@@ -202,7 +359,7 @@ class Recurrence:
 
         The first period contains ``low``, and the last period is about a century later.
         """
-        unit, slots, first = daysets.UNIT[self.freq], self._slots, low.date()
+        unit, slots, first = UNIT[self.freq], self._slots, low.date()
         day = self.days.first_from(first)
         while day is not None and day.year <= low.year + YEARS:
             number = day.toordinal()
@@ -214,7 +371,7 @@ class Recurrence:
                 since = 0 if day > first else (low - midnight) // unit
                 for slot in slots.of_day(number, since):
                     yield midnight + slot * unit
-            day = self.days.first_from(day + max(ahead, 1) * daysets.DAY)
+            day = self.days.first_from(day + max(ahead, 1) * DAY)
 
     @cached_property
     def _slots(self) -> Slots:
@@ -227,57 +384,57 @@ class Recurrence:
 
     @cached_property
     def _base(self) -> int:
-        return daysets.period_index(self.freq, self.start, self.wkst)
+        return period_index(self.freq, self.start, self.wkst)
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
         """The occurrences of an allowed day, or of a shorter period, in seconds from its start."""
-        units = max(self.freq - daysets.DAILY, 0)
+        units = max(self.freq - DAILY, 0)
         return _combined((self.hours, self.minutes, self.seconds)[units:], SIZES[units:])
 
     @cached_property
     def _cost(self) -> int:
         """The steps to combine hours, minutes and seconds."""
-        slots = self._slots.allowed if self.freq > daysets.DAILY else ()
+        slots = self._slots.allowed if self.freq > DAILY else ()
         return (len(self._offsets) + (len(slots) if isinstance(slots, tuple) else 0)) // FAST
 
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
         if self.setpos:
             return min((at for at in self._at_positions(period) if at >= low), default=None)
         for start in self._starts_from(period, low):
-            index = bisect_left(self._offsets, (low - start) // daysets.SECOND)
+            index = bisect_left(self._offsets, (low - start) // SECOND)
             if index < len(self._offsets):
-                return start + self._offsets[index] * daysets.SECOND
+                return start + self._offsets[index] * SECOND
         return None
 
     def _starts_from(self, period: datetime, low: datetime) -> Iterator[datetime]:
         """Yield a period, or its allowed days from ``low`` on if it is longer than a day."""
-        if self.freq >= daysets.DAILY:
+        if self.freq >= DAILY:
             yield period
             return
         index = self._index_of(period)
         day = self.days.first_from(max(period, low).date())
         while day is not None and self._index_of(day) == index:
             yield datetime(day.year, day.month, day.day)
-            day = self.days.first_from(day + daysets.DAY)
+            day = self.days.first_from(day + DAY)
 
     def _index_of(self, day: date) -> int:
-        return daysets.period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
+        return period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
     def _at_positions(self, period: datetime) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
-        starts = [period] if self.freq >= daysets.DAILY else self._days_in(period)
+        starts = [period] if self.freq >= DAILY else self._days_in(period)
         spend(len(starts) + len(self.setpos))
         for position in self.setpos:
             day, index = divmod(position - (position > 0), len(self._offsets))
             if -len(starts) <= day < len(starts):
-                yield starts[day] + self._offsets[index] * daysets.SECOND
+                yield starts[day] + self._offsets[index] * SECOND
 
     def _days_in(self, period: datetime) -> list[datetime]:
         """Return the allowed days of a period; the first week of a rule begins at its start."""
-        first = max(period, self.start).date() if self.freq == daysets.WEEKLY else period.date()
-        if self.freq == daysets.YEARLY:  # the days of a year are cached
-            return [period + number * daysets.DAY for number in self.days.in_year(first)]
-        end = daysets.period_start(self.freq, self._index_of(period) + 1, self.wkst)
+        first = max(period, self.start).date() if self.freq == WEEKLY else period.date()
+        if self.freq == YEARLY:  # the days of a year are cached
+            return [period + number * DAY for number in self.days.in_year(first)]
+        end = period_start(self.freq, self._index_of(period) + 1, self.wkst)
         every_day = map(date.fromordinal, range(first.toordinal(), end.toordinal()))
         return [datetime(day.year, day.month, day.day) for day in every_day if day in self.days]

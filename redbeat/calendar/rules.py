@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from .daysets import HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, DaySet
-from .recurrence import Recurrence
+from dateutil.rrule import HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
+
+from .recurrence import DaySet, Recurrence
 
 Name = Literal["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
 Lower = Literal["yearly", "monthly", "weekly", "daily", "hourly", "minutely", "secondly"]

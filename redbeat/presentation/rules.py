@@ -11,8 +11,9 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
+from dateutil.rrule import HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY
 
-from redbeat.calendar import cron, daysets, recurrence, zones
+from redbeat.calendar import cron, recurrence, zones
 from redbeat.printing import plural
 from redbeat.schedules import next_run
 from redbeat.schedules.rule import clocked, rrule, rruleset
@@ -256,7 +257,7 @@ def _rule(when: rrule, _timezone: str | None) -> str:
 def _rule_phrase(when: rrule) -> str:
     rule, zone, unit = when._rule, when.dtstart.tzinfo or zones.UTC, UNITS[when._rule.freq]
     text = phrase(_rule_times(rule), _rule_days(rule), rule.days.months)
-    if rule.interval > 1 and rule.freq < daysets.HOURLY:
+    if rule.interval > 1 and rule.freq < HOURLY:
         text += f", only every {ordinal(rule.interval)} {unit}"
     if rule.setpos:
         positions = joined([f"the {position_name(number)}" for number in rule.setpos])
@@ -271,9 +272,9 @@ def _rule_phrase(when: rrule) -> str:
 
 
 def _rule_times(rule: recurrence.Recurrence) -> str:
-    if rule.freq == daysets.SECONDLY or (rule.freq >= daysets.HOURLY and rule.interval > 1):
-        minutes = (rule.start.minute,) if rule.freq < daysets.MINUTELY else ()
-        seconds = (rule.start.second,) if rule.freq < daysets.SECONDLY else ()
+    if rule.freq == SECONDLY or (rule.freq >= HOURLY and rule.interval > 1):
+        minutes = (rule.start.minute,) if rule.freq < MINUTELY else ()
+        seconds = (rule.start.second,) if rule.freq < SECONDLY else ()
         if (rule.hours, rule.minutes, rule.seconds) != ((), minutes, seconds):
             raise TooComplex
         return every(rule.interval, UNITS[rule.freq])
@@ -284,8 +285,8 @@ def _rule_times(rule: recurrence.Recurrence) -> str:
 
 def _rule_days(rule: recurrence.Recurrence) -> str:
     allowed = rule.days
-    in_year = rule.freq == daysets.YEARLY and not allowed.months
-    starts_week = rule.wkst and rule.freq == daysets.WEEKLY and (rule.interval > 1 or rule.setpos)
+    in_year = rule.freq == YEARLY and not allowed.months
+    starts_week = rule.wkst and rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
     if allowed.yeardays or allowed.weeknos or allowed.easter or starts_week:
         raise TooComplex
     if not allowed.nth_weekdays:

@@ -16,9 +16,8 @@ from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
 from redbeat.calendar import walltime, zones
-from redbeat.calendar.daysets import DAY, UNIT
 from redbeat.calendar.ical_text import set_to_ical
-from redbeat.calendar.recurrence import Recurrence
+from redbeat.calendar.recurrence import DAY, UNIT, Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.steps import bounded, measured, once, remembered, spend
 from redbeat.calendar.times import plain_datetime
