@@ -24,7 +24,7 @@ from redbeat.schedule import Record
 from redbeat.storage import views
 from redbeat.transfer.entry_file import CALL
 
-from .charts import lateness_chart
+from .timeline import lateness_chart
 from .values import now_of, schedule, store, texts_of, zone
 
 listing = Blueprint("listing", __name__)

@@ -18,7 +18,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
 from waitress.server import create_server  # type: ignore[import-untyped]
 from werkzeug.datastructures import ImmutableMultiDict
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, InternalServerError
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.utils import cached_property
 
@@ -134,7 +134,6 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
         SESSION_COOKIE_NAME="redbeat_web",
-        SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
         MAX_CONTENT_LENGTH=MAX_BODY,
         # A form stays valid as long as the session, because users leave pages open overnight.
@@ -152,7 +151,6 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(HTTPException, http_error)
-    app.register_error_handler(Exception, internal_error)
     if access.behind_proxy:
         proxied: Any = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1, x_prefix=1)
         app.__dict__["wsgi_app"] = proxied
@@ -169,6 +167,13 @@ def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     return page, 503, {"Retry-After": "5"}
 
 
+#: The texts of pages about errors, in place of the texts of Werkzeug.
+TEXTS: Final = {
+    CSRFError: "Nothing was changed: the form belongs to another session. Reload it and try again.",
+    InternalServerError: "This is a bug in the dashboard, whose log has the traceback.",
+}
+
+
 def http_error(error: HTTPException) -> ResponseReturnValue:
     """Return an error page with the status code of the HTTP error.
 
@@ -178,18 +183,9 @@ def http_error(error: HTTPException) -> ResponseReturnValue:
     if error.code == 405 and request.method in auth.SAFE_METHODS and not auth.wants_json():
         name = request.args.get("name")
         return redirect(values.entry_url(name) if name else url_for("listing.index"), 303)
-    text = error.description or error.name
-    if isinstance(error, CSRFError):
-        text = "Nothing was changed: the form belongs to another session. Reload it and try again."
+    text = TEXTS.get(type(error)) or error.description or error.name
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}
     return *auth.problem(error.code or 500, text, error.name), headers
-
-
-def internal_error(error: Exception) -> ResponseReturnValue:
-    """Return a page with status 500; the traceback goes to the log, not to the browser."""
-    auth.logger.error("%s %s failed", request.method, request.path, exc_info=error)
-    text = "This error is a bug in the dashboard. The log of the dashboard has the traceback."
-    return auth.problem(500, text, "Something went wrong")
 
 
 #: The limits of the server, as arguments of waitress.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from redbeat.web import charts, timeline
+from redbeat.web import timeline
 from redbeat.web.values import counted
 
 UTC = timezone.utc
@@ -30,10 +30,10 @@ TEMPLATES.globals["entry_url"] = lambda name: f"/entry?name={name}"
 CHARTS: Any = TEMPLATES.get_template("charts.html")
 
 
-def chart_of(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> charts.Chart:
+def chart_of(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> timeline.Chart:
     """Return a chart of runs, with a label of its time axis for each ten minutes."""
-    bar, tick = timedelta(seconds=seconds_per_bar), timedelta(minutes=10)
-    return charts.load_chart(counts, start, bar, tick, "%H:%M")
+    span = timeline.SPANS["hour"]._replace(bar=timedelta(seconds=seconds_per_bar))
+    return timeline.load_chart(counts, start, span)
 
 
 def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> Markup:
@@ -43,7 +43,7 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     """Return the drawing of a chart of lateness."""
-    return Markup(CHARTS.module.lateness(charts.lateness_chart(points)).strip())
+    return Markup(CHARTS.module.lateness(timeline.lateness_chart(points)).strip())
 
 
 def lanes(entries: Mapping[str, Sequence[int]], start: datetime, seconds_per_bar: int) -> Markup:
@@ -162,7 +162,7 @@ SPANS = {
 @pytest.mark.parametrize("span", SPANS)
 def test_times_have_round_labels(span: str) -> None:
     _, length, _, _, tick, form = timeline.SPANS[span]
-    ticks = charts.time_axis(START + timedelta(minutes=1), length, tick, form)
+    ticks = timeline.time_axis(START + timedelta(minutes=1), length, tick, form)
     assert [tick.label for tick in ticks] == SPANS[span]
     starts = [START + timedelta(minutes=1) + each.position * length for each in ticks]
     assert [f"{at:{form}}" for at in starts] == SPANS[span]
@@ -174,8 +174,9 @@ def test_every_other_label_is_left_out_on_narrow_screens() -> None:
 
 
 def test_times_are_in_the_zone_of_the_start_across_clock_changes() -> None:
-    start, hour = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS), timedelta(hours=1)
-    chart = charts.load_chart([1] * 24, start, hour, 3 * hour, "%H:%M")
+    start = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS)
+    span = timeline.SPANS["day"]._replace(bar=timedelta(hours=1))
+    chart = timeline.load_chart([1] * 24, start, span)
     placed = {tick.label: tick.position for tick in chart.times}
     # In Paris, 02:00 to 03:00 does not exist on 29 March: only five hours separate 00:00 and 06:00.
     assert placed["00:00"] == pytest.approx(0.5)
