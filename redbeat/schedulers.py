@@ -399,13 +399,6 @@ class RedBeatScheduler(Scheduler):
         if self.data and not self._overrides_schedule:
             logger.warning(UNUSED, "an assignment to schedule or data")
 
-    def merge_inplace(self, b: Any) -> None:
-        """Merge entries into a subclass's own :attr:`schedule`; else only log a warning."""
-        if self._overrides_schedule:
-            super().merge_inplace(b)
-        else:
-            logger.warning(UNUSED, "merge_inplace()")
-
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
         if is_mock(clients.client_of(self.app)):
             return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from kombu.messaging import Producer
 from redis.exceptions import RedisError
 
 from redbeat.beat.broker import impossible
-from redbeat.beat.trouble import should_log
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in, text_of
 from redbeat.config import key_aside
@@ -374,8 +372,8 @@ class OwnTick:
         self._beat = beat
         self._scheduler = scheduler
         self._own = own
-        #: How often in a row ``is_due()`` of entries of other classes has raised, by name.
-        self._unanswered: Counter[str] = Counter()
+        #: The names of entries of other classes whose ``is_due()`` raised the last time.
+        self._unanswered: set[str] = set()
 
     def run(self, entry: Any, options: dict[str, Any]) -> float | None:
         """Send an entry if it is due; return the seconds until it is due again, None for never.
@@ -416,11 +414,11 @@ class OwnTick:
         try:
             answer: tuple[bool, float | None] = self._scheduler.is_due(entry)
         except Exception as error:
-            self._unanswered[name] += 1
-            if self._unanswered[name] == 1 or should_log(self._unanswered[name]):
+            if name not in self._unanswered:
                 logger.error(NOT_AN_ENTRY, name, type(entry).__name__, described(error))
+            self._unanswered.add(name)
             return False, AGAIN
-        self._unanswered.pop(name, None)
+        self._unanswered.discard(name)
         return answer
 
     def _send_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from redis.exceptions import RedisError
 
 from redbeat.beat.lock import BeatLock, new_token
 from redbeat.beat.stop_signals import HeldSignals
-from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.config import ensure_conf
 from redbeat.connection.cluster import node_of
 from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.health import BeatHealth
@@ -107,7 +107,10 @@ class PartedBeat:
             beat = Beat(scheduler, store, lock, statics[number], shared)
             self._parts.append(Part(number, store, beat))
         self.health = BeatHealth(self._clock)
-        self.executor = _executor(self._client, conf, len(stores))
+        # Of few connections, one is for the wake-up, and one for the beat itself.
+        limit = conf.redbeat_redis_options.get("max_connections")
+        threads = min(len(stores), max(limit - SPARE_CONNECTIONS, 1)) if limit else len(stores)
+        self.executor = ThreadPoolExecutor(threads, "redbeat-part")
         #: The local times of the last read of the list of beats, and of the last tick of part 0.
         self._looked_at = self._first_ticked_at = -math.inf
         #: The local time of the last request of each beat to the first part.
@@ -407,17 +410,3 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
         counts[owner] += 1
         result.append(owner)
     return result
-
-
-def _executor(client: Any, conf: RedBeatConfig, parts: int) -> Executor:
-    """Return an executor with a thread for each part, or for each connection that is to spare.
-
-    One connection is for the wake-up, one for the beat itself.
-    """
-    pool = getattr(client, "connection_pool", None)
-    limits = [
-        conf.redbeat_redis_options.get("max_connections"),
-        getattr(pool, "max_connections", 0),
-    ]
-    threads = min([parts, *(limit - SPARE_CONNECTIONS for limit in limits if limit)])
-    return ThreadPoolExecutor(max(threads, 1), "redbeat-part")

@@ -1,7 +1,8 @@
 """Sees what has a say in messages: settings, signals, routers, overridden functions, the broker.
 
 Only a message in which Celery, kombu and RedBeat alone have a say can be rendered. Whatever else
-may change a message, or wants to know of it, is a reason for Celery to make the message.
+may change a message, or wants to know of it, is a reason for Celery to make the message. What gives
+all messages of a task another form, such as a serializer, needs no reason: none is learned.
 """
 
 from __future__ import annotations
@@ -24,13 +25,10 @@ from .whose import OURS, whose
 #: Redis broker have, so their names are compared.
 CHANNELS: Final = ("kombu.transport.redis.Channel", "kombu.transport.redis.SentinelChannel")
 
-#: The functions that libraries and programs wrap or replace, to see messages or to change them.
-#: Whatever else changes a message, is found when a rendered one is compared with Celery's.
-OF_APP: Final = ("send_task", "producer_or_acquire")
-OF_AMQP: Final = ("create_task_message", "as_task_v2", "send_task_message")
-OF_ROUTER: Final = ("route",)
+#: The functions that libraries and programs wrap or replace, to see messages or to change them;
+#: more in :meth:`Surroundings._functions`. Whatever else changes a message, is found when a
+#: rendered one is compared with Celery's.
 OF_PRODUCER: Final = ("publish", "_publish", "_prepare", "_delivery_details", "maybe_declare")
-OF_CHANNEL: Final = ("prepare_message", "basic_publish", "_put")
 OF_TASK: Final = ("apply_async", "shadow_name", "_get_exec_options")
 
 #: What publishing reads besides functions.
@@ -109,12 +107,12 @@ class Surroundings:
         """Yield (owner, name, function) for the functions that have a say in every message."""
         app, amqp = self._app, self._app.amqp
         for owner, names in (
-            (app, OF_APP),
-            (amqp, OF_AMQP),
-            (amqp.router, OF_ROUTER),
+            (app, ("send_task", "producer_or_acquire")),
+            (amqp, ("create_task_message", "as_task_v2", "send_task_message")),
+            (amqp.router, ("route",)),
             (self.producer, OF_PRODUCER),
             *((kind, OF_PRODUCER) for kind in type(self.producer).__mro__),  # each calls the next
-            (self.channel, OF_CHANNEL),
+            (self.channel, ("prepare_message", "basic_publish", "_put")),
             (registry._encoders.get("json"), ("encoder",)),
         ):
             for name in names:
@@ -131,8 +129,6 @@ class Surroundings:
             yield "the beat runs inside a task"
         if self.settings["task_send_sent_event"]:
             yield "task_send_sent_event is set"
-        if self.settings["task_protocol"] != 2:
-            yield "task_protocol is not 2"
         yield from (f"a function is connected to {it.name}" for it in _signals() if it.receivers)
         routers = [one for one in self._app.amqp.router.routes or () if type(one) is not MapRoute]
         yield from (f"task_routes has the router {router!r:.60}" for router in routers)
@@ -201,11 +197,6 @@ class Surroundings:
                     yield f"its option {name} is a time"
             elif type(value) not in SCALARS and id(value) not in plain:
                 yield f"its option {name} is not a plain value"
-        serializer = options.get("serializer") or self.settings["task_serializer"]
-        if serializer != "json":
-            yield f"its serializer is {serializer}"
-        if options.get("compression") or self.settings["task_compression"]:
-            yield "it is compressed"
 
 
 def _signals() -> tuple[Any, ...]:

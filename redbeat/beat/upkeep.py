@@ -419,21 +419,15 @@ class Sync:
         """Remove, without a lock, entries of an older ``beat_schedule`` while no other beat runs.
 
         Other beats may have other static entries. Not in the first minute, in which others may
-        start.
+        start. Two round trips a minute, until it has done so.
         """
         if self.scheduler.clock() < self.prune_at:
             return
         self.prune_at = self.scheduler.clock() + FORGET_AFTER
-        if not self._others_run():
+        # A beat that may not know which beats run, does not find itself among them either.
+        beats = {beat.token for beat in self.store.beats(FORGET_AFTER) if not beat.locked}
+        if beats == {self.turn.token}:
             self.write(from_timestamp(self.turn.time()), alone=True)
-
-    def _others_run(self) -> bool:
-        """Return whether other beats run, also if this one may not know. One round trip."""
-        since = self.turn.time() - FORGET_AFTER
-        key = self.store.keys.beats
-        found = commands.ask_aside(self.store.client, "ZRANGEBYSCORE", key, since, "+inf")
-        beats = {text_of(beat) for beat in found or ()}
-        return {beat for beat in beats if not beat.endswith(" lock")} != {self.turn.token}
 
     def _vanished(self, reply: Reply) -> bool:
         """Return whether all entries vanished since the last turn; if so, log an error."""

@@ -65,7 +65,6 @@ class WakeUp:
         self._clock = clock
         self._sleep = sleep
         self._pubsub: Any = None
-        self._can_subscribe = hasattr(client, "pubsub")
         self._received_at = self._pinged_at = 0.0
         self._waiting = False
 
@@ -75,7 +74,7 @@ class WakeUp:
         Earlier messages are missed, so the caller must tick again after a new subscription. Takes
         one round trip to subscribe, else none.
         """
-        if self._pubsub is not None or not self._can_subscribe:
+        if self._pubsub is not None:
             return False
         try:
             with HeldSignals(), server_errors():
@@ -83,9 +82,8 @@ class WakeUp:
                 self._pubsub.subscribe(*self.channels)
                 if self._pubsub.get_message(timeout=CONFIRM_SECONDS) is None:
                     raise TimeoutError("no answer")
-        except (RedisError, OSError, ValueError, TypeError) as error:
-            # redis-py 5.0.0 cannot subscribe through Sentinel: a TypeError.
-            self._can_subscribe = not isinstance(error, TypeError)
+        except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:
+            # redis-py 5.0.0 cannot subscribe through Sentinel, and some clients not at all.
             self._lost(error)
             return False
         self._received_at = self._pinged_at = self._clock()

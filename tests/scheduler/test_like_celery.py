@@ -201,7 +201,7 @@ def adds_an_item(scheduler: Any) -> None:
 
 #: What setup_schedule() does in Celery's guide and in Celery's own schedulers.
 WAYS = {
-    "merge_inplace()": lambda scheduler: scheduler.merge_inplace(ENTRIES),
+    "schedule['job'] ": lambda scheduler: scheduler.merge_inplace(ENTRIES),
     "schedule.update()": lambda scheduler: scheduler.schedule.update(ENTRIES),
     "schedule['job']": adds_an_item,
     "an assignment to schedule": assigns,
