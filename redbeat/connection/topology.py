@@ -22,7 +22,7 @@ from redbeat.printing import get_logger
 from .borrowing import connection_like
 from .cluster import LateCluster, server_errors
 from .endpoint import CLIENT_OPTIONS, REDBEAT_OPTIONS, Endpoint, Source, check_options
-from .tls import TLS_OPTIONS, encryption, tls_options
+from .tls import encryption, tls_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url
 
 logger = get_logger("celery.beat")
@@ -225,10 +225,9 @@ def _sentinel(parameters: Parameters) -> Redis:
 
 
 def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
-    kwargs = dict(parameters.redbeat_options.get("sentinel_kwargs", {}))
-    if kwargs.get("ssl"):
+    kwargs, tls = _split(parameters.redbeat_options.get("sentinel_kwargs", {}))
+    if tls.get("ssl"):
         setting = f"{parameters.endpoint.options.setting}['sentinel_kwargs']"
-        tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
         kwargs |= tls_options([Source(setting, tls)])
     # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
     # pauses between the attempts.
