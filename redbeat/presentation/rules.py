@@ -105,10 +105,7 @@ def span(length: timedelta) -> str:
 
 def zone_label(zone: tzinfo) -> str:
     """Return the IANA name of a time zone, or its UTC offset, such as ``UTC+05:30``."""
-    name, offset = zones.zone_key(zone), zones.fixed_offset(zone)
-    if name is not None or offset is None:
-        return name or str(zone)
-    return str(timezone(offset))
+    return zones.zone_key(zone) or str(zone)
 
 
 def moment(instant: datetime) -> str:
@@ -117,10 +114,7 @@ def moment(instant: datetime) -> str:
     Seconds and microseconds are included if they are not 0. The UTC offset is included if the
     wall-clock time occurs twice, at the end of DST.
     """
-    precision = "seconds" if instant.second else "minutes"
-    text = instant.replace(tzinfo=None).isoformat(
-        " ", "microseconds" if instant.microsecond else precision
-    )
+    text = instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
     offset = instant.utcoffset() or timedelta(0)
     other_offset = instant.replace(fold=1 - instant.fold).utcoffset()
     return text if other_offset == offset else f"{text} ({timezone(offset)})"

@@ -10,7 +10,7 @@ from flask import Flask, current_app, flash, get_flashed_messages, request, url_
 from werkzeug.local import LocalProxy
 
 from redbeat import __version__
-from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
+from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, overdue_text, timing_text
@@ -65,9 +65,6 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
 #: Pages refresh only every few seconds, so a smaller number would show punctual runs as late.
 LATE: Final = 10
 
-#: Maximum difference in seconds between two clocks that pages show as in sync.
-IN_STEP: Final = 0.01
-
 #: The cookie in which redbeat.js stores the time zone of the browser.
 ZONE_COOKIE: Final = "redbeat_zone"
 
@@ -88,8 +85,7 @@ def zone() -> tzinfo:
 
 def zone_name(of: tzinfo | None = None) -> str:
     """Return the name of a time zone; the default is the time zone of the browser."""
-    of = of or zone()
-    return zone_key(of) or str(of)
+    return rules.zone_label(of or zone())
 
 
 def now_of(seconds: float) -> datetime:
@@ -102,17 +98,6 @@ def rule_words(entry: Any) -> str:
     has_own_zone = rule_text.has_own_zone(entry.schedule)
     name = None if has_own_zone else entry.timezone or zone_name(app_zone())
     return rules.in_words(entry.schedule, name)
-
-
-def clock_words(offset: float) -> str:
-    """Return a clock offset in English.
-
-    ``offset`` is the number of seconds by which the host's clock is ahead of the clock of Redis.
-    """
-    size = abs(offset)
-    if size < IN_STEP:
-        return f"in sync with Redis, within {IN_STEP * 1000:.0f} ms"
-    return f"this host is {late(size)} {'ahead of' if offset > 0 else 'behind'} Redis"
 
 
 def late(seconds: float) -> str:
@@ -175,7 +160,7 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
-    filters = clock_words, counted, due, duration, in_zone, iso, last_run, late, quoted, until
+    filters = counted, due, duration, in_zone, iso, last_run, late, quoted, until
     shared = app_zone, entry_url, name_of, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})
