@@ -164,7 +164,7 @@ def test_the_list_of_the_kinds_of_findings_is_complete() -> None:
     text = page_text("cli")
     repaired = listed(text, "``--fix`` repairs", ".")
     assert repaired == {*REPAIRS}
-    other = listed(text, "It doesn't correct", " keys and ``settings``.")
+    other = listed(text, "It doesn't correct", " and ``settings``.")
     assert other | {"settings"} == {*KINDS} - repaired
 
 
