@@ -29,7 +29,6 @@ from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
 from redbeat.storage.checks import explained
 from redbeat.storage.commands import PROBLEM
 from redbeat.storage.own_keys import check_destinations
-from redbeat.storage.reading import stored_calendars
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
@@ -504,7 +503,7 @@ class Beat:
     def _decide_all(self, rows: Sequence[Row], reply: Reply) -> None:
         """Decide about rows; what a broker that fails leaves over stays due."""
         if reply.version != self._outcome.version:
-            self.rules.use_calendars(stored_calendars(self._store))
+            self.rules.use_calendars(self._store.calendars())
             self._outcome.version = reply.version
         started = self._clock()
         producer = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
@@ -125,27 +125,6 @@ def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
     ``own_id`` computes the task id of a run from its nominal instant.
     """
     return [run for line in text.splitlines() for run in _read(line, own_id)]
-
-
-def needs_lost(runs: Iterable[Occurrence]) -> bool:
-    """Return whether ``runs`` contains a sent run without a result, which may be lost."""
-    return any(run.was_sent and run.result is None for run in runs)
-
-
-def mark_lost(
-    runs: Iterable[Occurrence], reports_since: datetime, lost_before: datetime
-) -> list[Occurrence]:
-    """Return the runs; a run whose result was not reported in time gets the result ``lost``.
-
-    Only runs that were dispatched from ``reports_since`` to ``lost_before`` can be lost.
-    ``reports_since`` is the time at which a worker first reported a run of the schedule.
-    """
-
-    def is_lost(run: Occurrence) -> bool:
-        unreported = run.was_sent and run.result is None
-        return unreported and reports_since <= run.dispatched_at <= lost_before
-
-    return [run._replace(result=LOST) if is_lost(run) else run for run in runs]
 
 
 def is_line(line: str) -> bool:

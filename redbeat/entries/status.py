@@ -325,13 +325,14 @@ def history_of(entry: Any) -> list[Occurrence]:
     entry.saved_state = entry.saved_state._replace(identity=identity)
     found = runs.read_history(past.lines, entry.own_task_id)[: ensure_conf(entry.app).history_size]
     found = _with_results(found, past)
-    if not getattr(entry.app, "redbeat_tracks_runs", False) or not runs.needs_lost(found):
-        return found
-    since = store.reports_since()
+    unreported = {run for run in found if run.was_sent and run.result is None}
+    tracks_runs = getattr(entry.app, "redbeat_tracks_runs", False)
+    since = store.reports_since() if unreported and tracks_runs else None
     if since is None:
         return found
-    limit = entry.policy_field("overlap_timeout")
-    return runs.mark_lost(found, from_timestamp(since), from_timestamp(store.time() - limit))
+    until = store.time() - entry.policy_field("overlap_timeout")
+    lost = {run for run in unreported if since <= run.dispatched_at.timestamp() <= until}
+    return [run._replace(result=runs.LOST) if run in lost else run for run in found]
 
 
 def _with_results(found: list[Occurrence], past: Past) -> list[Occurrence]:

@@ -29,6 +29,23 @@ MAX_LABEL: Final = 200
 #: Maximum number of overdue entries in the metrics.
 MAX_OVERDUE: Final = 100
 
+#: The gauges without labels, each with its help text.
+GAUGES: Final = {
+    "redis_up": "1 if Redis answers, else 0.",
+    "leader": "1 for the leader, 0 for a standby. In the exporter: 1 if any beat leads.",
+    "last_tick_age_seconds": "Seconds since the last tick that Redis answered.",
+    "broker_up": "0 if a beat cannot send messages to the broker, else 1.",
+    "static_entries": "Entries that come from beat_schedule.",
+    "due_entries": "Entries that are due and that no beat holds, or whose run could not be sent.",
+    "most_late_seconds": (
+        "Lateness of the run that has waited longest and was not sent yet, in seconds."
+    ),
+    "beats": "Beats that are running, including standbys.",
+    "lock_age_seconds": "Seconds since the leader took the lock.",
+    "lock_ttl_seconds": "Seconds until the lock expires.",
+    "clock_offset_seconds": "Clock of this host minus clock of Redis, in seconds.",
+}
+
 #: Returns the counts since the start of a beat, by field.
 Totals = Callable[[], Mapping[str, int]]
 
@@ -81,32 +98,23 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
     yield states
     yield overdue_gauge(snapshot)
     counts = snapshot.counts
-    sends = None if snapshot.leads is False else float(not counts.problem)
-    late = None if counts.first_due is None else max(counts.now - counts.first_due, 0.0)
-    values: list[tuple[str, str, float | None]] = [
-        ("redbeat_broker_up", "0 if a beat cannot send messages to the broker, else 1.", sends),
-        ("redbeat_static_entries", "Entries that come from beat_schedule.", counts.statics),
-        (
-            "redbeat_due_entries",
-            "Entries that are due and that no beat holds, or whose run could not be sent.",
-            counts.due,
-        ),
-        (
-            "redbeat_most_late_seconds",
-            "Lateness of the run that has waited longest and was not sent yet, in seconds.",
-            late or 0.0,
-        ),
-        ("redbeat_beats", "Beats that are running, including standbys.", len(snapshot.beats)),
-        ("redbeat_lock_age_seconds", "Seconds since the leader took the lock.", snapshot.lock_age),
-        ("redbeat_lock_ttl_seconds", "Seconds until the lock expires.", snapshot.lock_left),
-        (
-            "redbeat_clock_offset_seconds",
-            "Clock of this host minus clock of Redis, in seconds.",
-            snapshot.clock_offset,
-        ),
-    ]
-    for name, text, value in values:
-        yield core.GaugeMetricFamily(name, text, value)
+    yield from _gauges(
+        broker_up=None if snapshot.leads is False else not counts.problem,
+        static_entries=counts.statics,
+        due_entries=counts.due,
+        most_late_seconds=max(counts.now - (counts.first_due or counts.now), 0.0),
+        beats=len(snapshot.beats),
+        lock_age_seconds=snapshot.lock_age,
+        lock_ttl_seconds=snapshot.lock_left,
+        clock_offset_seconds=snapshot.clock_offset,
+    )
+
+
+def _gauges(**values: float | None) -> Iterator[core.Metric]:
+    """Yield gauges of :data:`GAUGES`; one without a value has no sample."""
+    for name, value in values.items():
+        number = None if value is None else float(value)
+        yield core.GaugeMetricFamily(f"redbeat_{name}", GAUGES[name], number)
 
 
 def overdue_gauge(snapshot: Snapshot) -> core.Metric:
@@ -124,13 +132,7 @@ def health_gauges(
     """Yield metrics of the version, the availability of Redis, the leader and the last tick."""
     about = "The version of RedBeat."
     yield core.InfoMetricFamily("redbeat_build", about, {"version": redbeat.__version__})
-    age = "Seconds since the last tick that Redis answered."
-    leader = "1 for the leader, 0 for a standby. In the exporter: 1 if any beat leads."
-    # A gauge without a value has no sample.
-    up = "1 if Redis answers, else 0."
-    yield core.GaugeMetricFamily("redbeat_redis_up", up, float(redis_up))
-    yield core.GaugeMetricFamily("redbeat_leader", leader, None if leads is None else float(leads))
-    yield core.GaugeMetricFamily("redbeat_last_tick_age_seconds", age, tick_age)
+    yield from _gauges(redis_up=redis_up, leader=leads, last_tick_age_seconds=tick_age)
 
 
 class BeatCollector(Collector):

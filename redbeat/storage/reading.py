@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import ResponseError
-
 from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, texts_in, valid_text
 from redbeat.config import key_aside
 from redbeat.storage import words
@@ -41,20 +39,6 @@ def static_among(store: Store, names: Iterable[str]) -> set[str]:
     """
     pages = map(store.read, batches(map(store.keys.entry, names)))
     return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
-
-
-def stored_calendars(store: Store) -> dict[str, str]:
-    """Return the JSON of all calendars, by name; none without a right to them.
-
-    Another program may have made the key of another type: there are none then, too. One round trip
-    per 500 calendars.
-    """
-    try:
-        return store.calendars()
-    except ResponseError as error:
-        if WRONG_TYPE not in str(error):
-            raise
-        return {}
 
 
 class Reading(Commands):

@@ -11,14 +11,12 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, rrule, rruleset
-from redbeat.beat import beat
 from redbeat.beat.turn import Turn
 from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import PARKED
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.keys import Keys
-from redbeat.storage.reading import stored_calendars
 from redbeat.storage.rows import new_mark
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
@@ -324,7 +322,6 @@ def after_next_read(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object
         return calendars
 
     monkeypatch.setattr(Store, "calendars", acting(Store.calendars))
-    monkeypatch.setattr(beat, "stored_calendars", acting(stored_calendars))
 
 
 @pytest.mark.standalone

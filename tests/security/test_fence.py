@@ -153,8 +153,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "metrics/families.py": (
         "conditions",
-        "float(leads)",
-        "float(redis_up)",
+        "float(value)",
     ),
     "presentation/rule_text.py": (
         "what a user entered; ValueError is an error of this text",
