@@ -19,7 +19,7 @@ from celery.schedules import crontab, schedstate
 from redbeat import errors
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.codec.stored import bytes_of, is_valid_text, plain_name, text_of
+from redbeat.codec.stored import bytes_of, plain_name, text_of
 from redbeat.codec.types import TAG
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp, warn_of_app
@@ -53,11 +53,6 @@ AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
 #: The time until the next check, in seconds, that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
-
-#: The names of all policy fields.
-NAMES = frozenset(FIELDS)
-
-NOT_UTF8: Final = "%s cannot be written as UTF-8; use another name"
 
 #: The fields of ``meta`` that RedBeat reads; a subclass may add more fields.
 META = ("last_run_at", "total_run_count")
@@ -230,7 +225,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             used_names = {*vars(base)}
             with suppress(KeyError, TypeError, ValueError):
                 used_names |= {*signature(vars(base)["__init__"]).parameters}
-            cls.foreign_fields |= NAMES & used_names
+            cls.foreign_fields |= FIELDS.keys() & used_names
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -443,9 +438,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises :exc:`InvalidEntryError` for an invalid policy field.
         """
         attributes = self.__dict__
-        if NAMES.isdisjoint(attributes):
+        if FIELDS.keys().isdisjoint(attributes):
             return DEFAULT
-        names = NAMES & attributes.keys() - self.foreign_fields
+        names = FIELDS.keys() & attributes.keys() - self.foreign_fields
         return Policy.of({name: attributes[name] for name in FIELDS if name in names})
 
     def decision_at(self, now: datetime, due: datetime | None = None) -> Decision:
@@ -670,9 +665,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return the definition and the policy as JSON; raises :exc:`InvalidEntryError`."""
-        # An entry whose name is not valid text can only be deleted.
-        if self.name and not is_valid_text(self.writable_key()):
-            raise InvalidEntryError("name", NOT_UTF8 % repr(self.name))
+        if self.name:
+            self.writable_key()
         policy = self.policy
         if not getattr(self.app, "redbeat_tracks_runs", False) and policy.field_of_reports:
             problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
@@ -717,7 +711,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         try:
             bytes_of(key)
         except UnicodeEncodeError as error:
-            raise InvalidEntryError("name", NOT_UTF8 % repr(self.name)) from error
+            problem = f"{self.name!r} cannot be written as UTF-8; use another name"
+            raise InvalidEntryError("name", problem) from error
         return key
 
     if TYPE_CHECKING:
