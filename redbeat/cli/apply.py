@@ -12,8 +12,7 @@ from typing import Any, Final
 import click
 from celery.exceptions import CeleryCommandException
 
-from redbeat.errors import ConflictError
-from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries, save_unchanged
+from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
 from redbeat.presentation.describe import iso
 from redbeat.printing import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
@@ -108,7 +107,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     if to_write and not (dry_run or yes):
         console.note(f"{file}: {summary(counts)}")
         click.confirm("Apply these changes?", abort=True, err=True)
-    conflicts = [] if dry_run else [item for item in to_write if not _write(console, item)]
+    conflicts = [] if dry_run else [item for item in to_write if not item.write(console.store)]
     for item in conflicts:
         counts[item.action] -= 1
         console.error(f"{item.name}: the stored entry has changed since the plan")
@@ -161,17 +160,6 @@ def _to_write(planned: list[PlannedChange]) -> list[PlannedChange]:
 def _counts(planned: list[PlannedChange]) -> dict[str, int]:
     found = Counter(item.action for item in planned)
     return {action: found[action] for action in ("created", "changed", "unchanged", "removed")}
-
-
-def _write(console: Console, item: PlannedChange) -> bool:
-    """Write a planned change; return False if the stored entry has changed since the plan."""
-    if item.action == "removed":
-        return item.remove(console.store)
-    try:
-        save_unchanged(item.entry)
-    except ConflictError:
-        return False
-    return True
 
 
 # -- output ------------------------------------------------------------------------------------

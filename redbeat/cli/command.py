@@ -170,23 +170,26 @@ class Console:
 
     def items(
         self,
-        items: Sequence[Any],
+        items: Iterable[Any],
         as_object: Callable[[Any], Mapping[str, Any]],
         titles: Sequence[str],
         as_row: Callable[[Any], Sequence[str]],
         nothing: str = "",
-    ) -> None:
+    ) -> int:
         """Print each item as an object with ``--json``, otherwise print a table of all items.
 
-        The message ``nothing`` is printed instead of an empty table.
+        The message ``nothing`` is printed instead of an empty table. Returns the number of rows.
         """
         if self.as_json:
             for item in items:
                 self.emit(as_object(item))
-        elif items:
-            self.table(titles, map(as_row, items))
+            return 0
+        rows = list(map(as_row, items))
+        if rows:
+            self.table(titles, rows)
         elif nothing:
             self.note(nothing)
+        return len(rows)
 
     def note(self, text: str) -> None:
         """Print a message to standard error, unless ``--quiet`` is given."""

@@ -72,9 +72,6 @@ ROLLBACK: Final = (
     "RedBeat 2 ignores calendars: after a rollback, entries with a calendar run on excluded days"
 )
 
-#: Number of entries between two updates of the progress bar.
-PROGRESS_STEP: Final = 500
-
 
 @command("export")
 @click.argument("file", default="-")
@@ -94,10 +91,11 @@ def export(console: Console, file: str, history: bool) -> None:
                 unreadable.append(exported)
                 continue
             out.write(exported.line + "\n")
-            calendar_count += exported.is_calendar
-            count += not exported.is_calendar
-            if not exported.is_calendar and count % PROGRESS_STEP == 0:
-                advance(PROGRESS_STEP)
+            if exported.is_calendar:
+                calendar_count += 1
+            else:
+                count += 1
+                advance(1)
     _report_export(console, file, count, calendar_count, unreadable)
 
 

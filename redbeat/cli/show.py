@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, text
 from redbeat.schedule import Record
-from redbeat.storage.commands import batches
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
@@ -35,9 +35,6 @@ MAX_WIDTH: Final = 40
 
 #: The sort orders. The order ``due`` is the order in Redis.
 SORTS: Final = ("due", *find.ORDERS)
-
-#: Maximum number of rows per table. A longer list is printed as several tables.
-CHUNK: Final = 10_000
 
 
 @command("list")
@@ -89,18 +86,11 @@ def list_(
         records = islice(chain.from_iterable(found), limit)
     else:
         records = find.in_order(console.schedule, filters, sort, limit)
-    if console.as_json:
-        for record in records:
-            console.emit(as_json.record_json(record))
-        return
-    count = 0
-    for rows in batches((_row(console, record) for record in records), CHUNK):
-        console.table((*LISTED, f"DUE ({console.zone})", "RUNS"), rows)
-        count += len(rows)
+    titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
+    row = partial(_row, console)
+    count = console.items(records, as_json.record_json, titles, row, "No entries")
     if count == limit:
         console.note(f"Stopped at --limit {limit}; there may be more entries")
-    elif not count:
-        console.note("No entries")
 
 
 @command("show")

@@ -18,7 +18,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, schedule_text
 from redbeat.presentation.describe import stored as stored_values
 from redbeat.printing import encodable
@@ -135,12 +135,18 @@ class PlannedChange(NamedTuple):
         score = self.row.score if self.action == "unchanged" else _score_of(self.entry)
         return change_of(self.action, self.row, self.entry, score)
 
-    def remove(self, store: Store) -> bool:
-        """Remove the entry, unless the entry has changed since the plan was made.
+    def write(self, store: Store) -> bool:
+        """Save or remove the entry, unless the entry has changed since the plan was made.
 
-        Returns whether the entry was removed. Takes one round trip.
+        Returns whether the entry was saved or removed. Takes one round trip.
         """
-        return edits.delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
+        if self.action == "removed":
+            return edits.delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
+        try:
+            save_unchanged(self.entry)
+        except ConflictError:
+            return False
+        return True
 
 
 def plan_entries(

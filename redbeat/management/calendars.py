@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from redbeat.calendar.steps import LIMIT, Steps
 from redbeat.entries import calendars as stored_calendars
-from redbeat.entries import changes, edits, saving
+from redbeat.entries import edits, saving
 from redbeat.entries.calendars import readable_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage import commands, rows, words
 from redbeat.storage.store import store_of
 
 if TYPE_CHECKING:
@@ -114,19 +112,15 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
 
 
 def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
-    """Yield the entries that use the calendar ``name``, as lists of at most 500 entries.
+    """Yield the entries that use the calendar ``name``, as lists of about 500 entries at most.
 
-    RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
-    calendars, this function removes the key of the entry from the Redis set. Takes two round trips
-    per 500 keys of the Redis set.
+    RedBeat stores the keys of entries with calendars in a Redis set. Takes two round trips per 500
+    keys of the Redis set.
     """
     store = store_of(schedule.app)
-    for keys in chain.from_iterable(map(commands.batches, store.calendar_users())):
-        users, others = list[RedBeatSchedulerEntry](), list[list[str]]()
+    for keys in store.calendar_users():
+        users = list[RedBeatSchedulerEntry]()
         for row in store.read(keys).rows:
-            if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
-                others.append(["SREM", words.CALENDAR_USERS, row.key])
-                continue
             try:
                 entry = saving.entry_of(row.stored, schedule.app, schedule.entry_class)
             except Exception as error:  # a beat quarantines the entry and logs the reason
@@ -134,7 +128,5 @@ def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry
                 continue
             if name in entry.policy.exclude:
                 users.append(entry)
-        if others:
-            changes.apply(store, [rows.Change("", index=others)])
         if users:
             yield users

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -70,12 +70,12 @@ class Finding:
     fixed: bool = False
 
 
-#: A function that repairs the entries with the given keys.
-Repair = Callable[[Store, Sequence[str]], Any]
-
-
-#: An entry with a wrong score becomes due, so that a beat checks it and sets the correct score.
-REPAIRS: Final[dict[str, Repair]] = {"missing": edits.forget, "score": edits.make_due}
+#: The functions that repair the entries with the given keys. An entry with a wrong score becomes
+#: due, so that a beat checks it and sets the correct score.
+REPAIRS: Final[dict[str, Callable[[Store, list[str]], Any]]] = {
+    "missing": edits.forget,
+    "score": edits.make_due,
+}
 
 
 def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
@@ -100,20 +100,13 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         findings = [
             finding for row in page.rows for finding in _of_row(row, schedule, calendars, page.now)
         ]
-        yield from _repaired(store, findings, fix)
+        if fix:
+            for kind, repair in REPAIRS.items():
+                repair(store, [finding.key for finding in findings if finding.kind == kind])
+            findings = [replace(finding, fixed=finding.fixable) for finding in findings]
+        yield from findings
     yield from _busy(minutes)
     yield from _outside(store, schedule)
-
-
-def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
-    """Yield all findings; if ``fix`` is true, first repair the problems that are fixable."""
-    if not fix:
-        yield from findings
-        return
-    for kind, repair in REPAIRS.items():
-        repair(store, [finding.key for finding in findings if finding.kind == kind])
-    for finding in findings:
-        yield replace(finding, fixed=finding.fixable)
 
 
 # -- server ----------------------------------------------------------------------------------------

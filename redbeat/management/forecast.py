@@ -212,9 +212,7 @@ class Periods:
         """Return the number of periods."""
         return -((self.start - self.end) // self.length)
 
-    def counts(
-        self, entry: RedBeatSchedulerEntry, known: dict[Rule, list[int]] | None = None
-    ) -> Sequence[int]:
+    def counts(self, entry: RedBeatSchedulerEntry, known: dict[Rule, list[int]]) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
         ``known`` has the counts of crontabs, for entries that only have this rule. The runs of
@@ -225,7 +223,7 @@ class Periods:
             return self._count_grid(runs)
         is_limited = entry.policy.spread or entry.runs_left is not None
         is_alike = type(entry.schedule) is crontab and not asks_itself(entry.schedule)
-        if known is None or not is_alike or is_limited or not _has_only_a_rule(entry):
+        if not is_alike or is_limited or not _has_only_a_rule(entry):
             return self.count(first_runs(entry, self.since, self.end, MAX_RUNS))
         key = schedule_text(entry.schedule), entry.timezone or ""
         if key not in known:
