@@ -370,7 +370,7 @@ class Beat:
         if is_idle:
             self.sync.prune()
             soon = reply.next is not None and reply.next < reply.now + trouble.CHECKED_EVERY
-            self._broker.check(reply.now, self._clock(), soon=soon)
+            self._broker.check(soon=soon)
         return self._upkeep.run(reply, busy=not is_idle)
 
     def _paced(self, reply: Reply) -> Sequence[Row]:
@@ -744,7 +744,7 @@ class Beat:
         now = self._turn.time()
         run.error = None
         cause = error.__cause__ if isinstance(error, SharedError) else error
-        down = isinstance(cause, Exception) and self._broker.is_down(cause, now)
+        down = isinstance(cause, Exception) and self._broker.is_down(cause)
         is_waiting = run.stage in (FIRST, HOLD)
         if isinstance(cause_of(error), CannotRunHereError):
             row = self._give_back(run) if is_waiting else run.row

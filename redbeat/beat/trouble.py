@@ -14,7 +14,6 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from redbeat.beat.broker import broker_address
-from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
@@ -111,12 +110,13 @@ TICK_WAIT = BackOff(1.0, 8.0)
 
 
 def should_log(attempts: int) -> bool:
-    """Return whether to log a continuing failure again after this number of attempts.
+    """Return whether to log a failure after this number of attempts: the first one, and later ones.
 
     A failure that continues is logged after about 1, 2, 4, 8 and 17 minutes, and then about every
     34 minutes.
     """
-    return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
+    doubled = attempts & (attempts - 1) == 0
+    return attempts == 1 or (attempts >= 32 and (doubled or attempts % 1024 == 0))
 
 
 class FailedTicks:
@@ -144,11 +144,10 @@ class FailedTicks:
         self._others += 1
         wait, reason = TICK_WAIT.after(self._others), reason_of(error)
         self._health.tick_error = f"the tick fails: {reason}"
-        if self._others == 1:
-            logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
-        elif should_log(self._others):
-            message = "beat: The tick failed %d times, trying again every %.0f s: %s"
-            logger.error(message, self._others, wait, reason)
+        if should_log(self._others):
+            traceback = error if self._others == 1 else None
+            message = "beat: The tick failed, trying again in %.0f s: %s"
+            logger.error(message, wait, reason, exc_info=traceback)
         return wait
 
     def redis_failed(self, error: Exception) -> float:
@@ -200,11 +199,12 @@ class FailedTicks:
 class Broker:
     """Counts and logs consecutive failures of the broker.
 
-    ``scheduler`` says what an error means, and drops a broken connection.
+    ``scheduler`` says what an error means, and drops a broken connection. Its clock counts.
     """
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
+        self._clock: Callable[[], float] = scheduler.clock
         self.failures = 0
         #: Whether it failed in this tick; the beat resets it.
         self.failed = False
@@ -213,10 +213,10 @@ class Broker:
         self._failed_at = 0.0
         self._checked_at = 0.0
 
-    def is_down(self, error: Exception, now: float) -> bool:
+    def is_down(self, error: Exception) -> bool:
         """Return whether an error means that the broker is away; if so, count and log it.
 
-        All messages that fail in one tick count once. ``now`` is in UNIX seconds.
+        All messages that fail in one tick count once.
         """
         if not self._scheduler.broker_failed(error):
             return False
@@ -226,10 +226,10 @@ class Broker:
         self.failures += 1
         address, reason = broker_address(self._scheduler.app), reason_of(cause_of(error))
         if self.failures == 1:
-            self._failed_at = now
+            self._failed_at = self._clock()
             self.problem = f"{NO_BROKER}: {address}: {reason}"
             emit(broker_lost, self._scheduler, error=cause_of(error))
-        if self.failures == 1 or should_log(self.failures):
+        if should_log(self.failures):
             logger.error(
                 "beat: The broker is not available, trying again every %.0f s: %s: %s",
                 *(BROKER_WAIT.longest, address, reason),
@@ -239,27 +239,26 @@ class Broker:
     def answered(self) -> None:
         """Forget the failures, which there are, because the broker took a message."""
         logger.warning(
-            "beat: The broker is back, after %s since %s: %s",
+            "beat: The broker is back, after %s in %.0f s: %s",
             plural(self.failures, "failed attempt"),
-            from_timestamp(self._failed_at).isoformat(" ", "seconds"),
-            broker_address(self._scheduler.app),
+            *(self._clock() - self._failed_at, broker_address(self._scheduler.app)),
         )
         failures, self.failures, self.problem = self.failures, 0, ""
         emit(broker_back, self._scheduler, failures=failures)
 
-    def check(self, now: float, local: float, *, soon: bool) -> None:
+    def check(self, *, soon: bool) -> None:
         """Look whether the broker is back, so that an idle beat does not report it for long.
 
         If a run is due ``soon``, it is the better test: a broker may accept connections, but refuse
-        messages. ``now`` is in UNIX seconds, ``local`` in monotonic ones.
+        messages.
         """
-        if not self.failures or soon or local < self._checked_at + CHECKED_EVERY:
+        if not self.failures or soon or self._clock() < self._checked_at + CHECKED_EVERY:
             return
-        self._checked_at = local
+        self._checked_at = self._clock()
         try:
             self._scheduler.check_broker()
         except Exception as error:
-            self.is_down(error, now)
+            self.is_down(error)
         else:
             self.answered()
 

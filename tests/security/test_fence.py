@@ -114,11 +114,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(score)",
     ),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
-    "beat/trouble.py": (
-        "the time of Redis; a rate",
-        "from_timestamp(self._failed_at)",
-        "int(self._tokens)",
-    ),
+    "beat/trouble.py": ("a rate", "int(self._tokens)"),
     "beat/upkeep.py": (
         "cursors and scores of Redis",
         "float(score)",
