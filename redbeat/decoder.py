@@ -8,13 +8,10 @@ import re
 import sys
 import zoneinfo
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
+from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any
-from uuid import UUID
 
-from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import weekday
 
@@ -62,22 +59,6 @@ MAX_QUOTED = 60  # the maximum number of characters of a value in an error messa
 logger = get_logger("celery.beat")
 
 Default = Callable[[Any], Any]
-
-#: What to store in place of a value whose type cannot be stored.
-HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    ((bytes, bytearray, memoryview), "decode the bytes to a str, for example as base64"),
-    ((set, frozenset), "use a list"),
-    (timedelta, "use value.total_seconds()"),
-    (Decimal, "use str(value) or a float"),
-    (UUID, "use str(value)"),
-    ((date, time), "use value.isoformat() or a datetime"),
-    (tzinfo, "use the name of the zone"),
-    (
-        BaseSchedule,
-        "use an interval, crontab or rrule, or register the class with register_schedule_type()",
-    ),
-    (object, "use JSON values, datetimes, schedules or weekdays"),
-)
 
 
 def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
@@ -129,30 +110,16 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     )
 
 
-def warn_of_app(value: BaseSchedule, app: Celery) -> None:
-    """Log a warning if a crontab was made for another app, with another time zone than ``app``.
-
-    ``app`` is the app of the entry. RedBeat uses the time zone of ``app``, as Celery and RedBeat 2
-    do.
-    """
-    arguments = value.__dict__.get("_orig_kwargs")
-    other_app = arguments.get("app") if arguments else None
-    if other_app is None or other_app is app:
-        return
-    zone, other_zone = str(app.timezone), str(other_app.timezone)
-    if zone == other_zone or (type(value), other_zone) in _warned:
-        return
-    _warned.add((type(value), other_zone))
-    logger.warning(
-        "beat: A crontab made for an app in the time zone %s runs in %s, the time zone of its "
-        "entry's app; to use the other time zone, give the entry timezone=%r",
-        *(other_zone, zone, other_zone),
-    )
-
-
 def unstorable_reason(value: Any) -> str:
     """Return a message that says why ``value`` cannot be stored, and what to store instead."""
-    hint = next(hint for types, hint in HINTS if isinstance(value, types))
+    hint = (
+        "use JSON values (a list for a set, seconds for a timedelta, text for bytes, dates and "
+        "decimals), datetimes, schedules or weekdays"
+    )
+    if isinstance(value, BaseSchedule):
+        hint = (
+            "use an interval, crontab or rrule, or register the class with register_schedule_type()"
+        )
     return f"a value of type {type(value).__name__} cannot be stored as JSON; {hint}"
 
 

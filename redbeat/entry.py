@@ -22,7 +22,7 @@ from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, plain_name, text_of
 from redbeat.codec.types import TAG
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
-from redbeat.decoder import decode, decode_schedule, encode, to_timestamp, warn_of_app
+from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
 from redbeat.entries import decide, edits, saving, status
 from redbeat.entries import definition as definitions
 from redbeat.entries import policy as policies
@@ -675,8 +675,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.check_allowed()
         text = definitions.encode_definition(self.definition(), self.is_static)
         check_destinations(self.app, self.options)
-        if self.timezone is None:
-            warn_of_app(self.schedule, self.app)
         return text, definitions.encode_policy(self.schedule, policy)
 
     def checked_texts(self) -> Texts:

@@ -224,25 +224,14 @@ def _decode_datetime(tagged: Tagged) -> datetime:
 
 def _read_zone(key: str, value: object) -> tzinfo:
     """Return the time zone for an IANA name or a UTC offset in seconds; None means UTC."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _offset_zone(key, value)
-    if value is not None and not isinstance(value, str):
-        raise DecodeError(
-            key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
-        )
     try:
-        return zones.zone_named("UTC" if value is None else value, stored=True)
-    except ValueError as error:
-        raise DecodeError(key, str(error)) from error
-
-
-def _offset_zone(key: str, seconds: float) -> tzinfo:
-    try:
-        return timezone(timedelta(seconds=seconds)) if seconds else zones.UTC
+        if value is None or isinstance(value, str):
+            return zones.zone_named(value or "UTC", stored=True)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return timezone(timedelta(seconds=value)) if value else zones.UTC
     except (ValueError, OverflowError) as error:
-        raise DecodeError(
-            key, f"{seconds!r} is not a UTC offset in seconds: the offset must be less than a day"
-        ) from error
+        raise DecodeError(key, str(error)) from error
+    raise DecodeError(key, f"{value!r} is neither the name of a time zone nor a UTC offset")
 
 
 def _read_moment(key: str, value: object) -> datetime:
@@ -411,21 +400,17 @@ def _decode_rrule(tagged: Tagged) -> rrule:
     An rrule without ``dtstart`` starts in 1970 and must not have a ``count``.
     """
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
-    fields.update(until=_decode_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
+    start, until = (_decode_rule_moment(tagged, key) for key in ("dtstart", "until"))
+    if start is None:
+        if tagged.get("count") is not None:
+            raise DecodeError("dtstart", "is missing; a rule with a count needs a dtstart")
+        zone = _read_zone("dtstart_zone", tagged.get("dtstart_zone"))
+        start = datetime(1970, 1, 1, tzinfo=zone)
+    fields.update(until=until, dtstart=start)
     fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
     for key in ("wkst", "byweekday"):
         fields[key] = _weekdays(key, fields.get(key))
     return rrule(**{**fields, "freq": frequency(fields["freq"])})
-
-
-def _rule_start(tagged: Tagged) -> datetime:
-    """Return ``dtstart``, or the start of 1970 for a rule without ``dtstart``."""
-    start = _decode_rule_moment(tagged, "dtstart")
-    if start is not None:
-        return start
-    if tagged.get("count") is not None:
-        raise DecodeError("dtstart", "is missing; a rule with a count needs a dtstart")
-    return datetime(1970, 1, 1, tzinfo=_read_zone("dtstart_zone", tagged.get("dtstart_zone")))
 
 
 def _decode_rule_moment(tagged: Tagged, key: str) -> datetime | None:

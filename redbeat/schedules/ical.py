@@ -9,12 +9,11 @@ from typing import Any
 
 from dateutil.rrule import weekday, weekdays
 
-from redbeat.calendar.ical_text import MOMENT
 from redbeat.calendar.rules import RANGES
 from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import EPOCH, UTC, zone_named
 
-from .rule import MAX_DATES, rrule, rruleset
+from .rule import MAX_DATES, MOMENT, rrule, rruleset
 
 #: The parts of a rule that are lists of numbers, and the name of each part in dateutil.
 NUMBERS = {name.upper(): name for name in RANGES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
 from redbeat.calendar import walltime, zones
-from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.recurrence import DAY, UNIT, Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.steps import bounded, measured, once, remembered, spend
@@ -26,6 +25,9 @@ from redbeat.errors import DecodeError
 
 #: The steps of a search in a rule, except for its periods and days.
 SEARCH = 12
+
+#: The ``strftime`` format of a date with time in RFC 5545 text.
+MOMENT = "%Y%m%dT%H%M%S"
 
 #: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
 START_GRACE = timedelta(minutes=1)
@@ -179,7 +181,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
         Raises ``ValueError`` if the time zone of ``dtstart`` has no name.
         """
-        return set_to_ical((self,), (), ())
+        return rruleset((self,)).to_ical()
 
     def fields(self) -> dict[str, Any]:
         """Return the constructor arguments that create an equal rule."""
@@ -367,7 +369,13 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         Raises ``ValueError`` if the rules have different starts or if a time zone has no name,
         because RFC 5545 cannot represent such a set.
         """
-        return set_to_ical(self.rrules, self.rdates, self.exdates)
+        lines = list(dict.fromkeys(map(_start_line, self.rrules)))
+        if len(lines) > 1:
+            raise ValueError("DTSTART: the rules of the set must have the same start")
+        lines += map(_rule_line, self.rrules)
+        for name, dates in (("RDATE", self.rdates), ("EXDATE", self.exdates)):
+            lines += [_moment_line(name, walltime.instant_of(at), at.tzinfo) for at in dates]
+        return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """Return the constructor arguments that create an equal set."""
@@ -379,6 +387,41 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     def __repr__(self) -> str:
         dates = f"rdates: {len(self.rdates)}, exdates: {len(self.exdates)}"
         return f"<rruleset: rrules: {list(self.rrules)}, {dates}>"
+
+
+def _start_line(rule: rrule) -> str:
+    # If DST skips the start of the rule, the conversion to UTC and back returns a time that exists.
+    line = _moment_line("DTSTART", zones.as_utc(rule.dtstart), rule.dtstart.tzinfo)
+    if rule._start.astimezone(rule._zone).fold:
+        raise ValueError(
+            "DTSTART: the start is the second of two equal wall-clock times at the end of DST; "
+            "use another start"
+        )
+    return line
+
+
+def _moment_line(name: str, instant: datetime, zone: tzinfo | None) -> str:
+    zone = zones.wall_zone(zone or zones.UTC)
+    key = zones.zone_key(zone) if zones.fixed_offset(zone) != timedelta(0) else "UTC"
+    if key is None:
+        raise ValueError(f"{name}: the time zone {zone!r} has no name; use zoneinfo.ZoneInfo")
+    moment = instant.astimezone(zone)
+    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so write the time in UTC
+        return f"{name}:{instant:{MOMENT}}Z"
+    return f"{name};TZID={key}:{moment:{MOMENT}}"
+
+
+def _rule_line(rule: rrule) -> str:
+    # dateutil refuses some intervals, writes UNTIL without a time zone, and has another default of
+    # WKST than RFC 5545.
+    own = {"interval": 1, "until": None, "wkst": rule.wkst or 0}
+    line = str(dateutil_rrule(**{**rule.fields(), **own})).splitlines()[-1]
+    line = line.replace("+", "")  # dateutil writes +1FR
+    if rule.interval != 1:
+        line += f";INTERVAL={rule.interval}"
+    if rule.until is not None:
+        line += f";UNTIL={rule.until.astimezone(zones.UTC):{MOMENT}}Z"
+    return line
 
 
 def from_dateutil(recurring: dateutil_rrule | dateutil_rruleset) -> rrule | rruleset:

@@ -39,14 +39,14 @@ CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
 
 REFUSED: tuple[tuple[Any, str], ...] = (
-    (b"x", "base64"),
-    ({1}, "list"),
-    (frozenset(), "list"),
-    (timedelta(1), "seconds"),
-    (Decimal("1.5"), "str"),
-    (UUID(int=5), "str"),
-    (date(2020, 1, 1), "isoformat"),
-    (NEW_YORK, "name of the zone"),
+    (b"x", "text for bytes"),
+    ({1}, "a list for a set"),
+    (frozenset(), "a list for a set"),
+    (timedelta(1), "seconds for a timedelta"),
+    (Decimal("1.5"), "decimals"),
+    (UUID(int=5), "UUID cannot be stored"),
+    (date(2020, 1, 1), "text for bytes, dates"),
+    (NEW_YORK, "ZoneInfo cannot be stored"),
     (object(), "object"),
     (len, "builtin_function"),
     (float("nan"), "null"),
