@@ -166,7 +166,7 @@ class RedBeatScheduler(Scheduler):
             if not lazy:
                 self._start()
             elif conf_of(app).metrics_port is not None:
-                extra.check_installed(extra.BEAT)
+                extra.server_module(extra.BEAT)
         except ConfigurationError as error:
             # Only Celery's beat service passes a file name. The service creates a lazy scheduler
             # only for the banner of ``celery beat``. Celery prints the error of a lazy scheduler as
