@@ -54,11 +54,11 @@ def check_calendar(
 ) -> bool:
     """Check whether the entries that name a calendar have a next run with it.
 
-    Raises :exc:`InvalidEntryError` with the names of entries whose next run could be computed until
+    Raises :exc:`InvalidEntryError` with the name of an entry whose next run could be computed until
     now, but not with ``calendar``. ``others`` are calendars that will be stored too. The check ends
     after :data:`CHECKED` steps; returns False if it did not reach all entries.
     """
-    left, bad = CHECKED, dict[str, TooManyStepsError]()
+    left = CHECKED
     planned = {**(others or {}), calendar.name: calendar}
     for batch in _users(schedule, calendar.name):
         names = {name for entry in batch for name in entry.policy.exclude}
@@ -67,17 +67,12 @@ def check_calendar(
             with Steps() as steps:
                 error = _problem(entry, {**stored, **planned})
             if error is not None and _problem(entry, stored) is None:
-                bad[str(entry.name)] = error
+                problem = f"would leave {str(entry.name)!r} without a next run: {error.problem}"
+                raise InvalidEntryError("calendar", problem)
             left -= LIMIT - steps.left
             if left < 0:
-                break
-        if left < 0:
-            break
-    for name, error in bad.items():
-        more = f" and {len(bad) - 1} more" if bad.keys() - {name} else ""
-        problem = f"would leave {name!r}{more} without a next run: {error.problem}"
-        raise InvalidEntryError("calendar", problem)
-    return left >= 0
+                return False
+    return True
 
 
 def _problem(

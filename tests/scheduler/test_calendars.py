@@ -420,7 +420,7 @@ def test_calendars_that_are_wrong_together_are_mended_one_by_one(
         schedule.save_calendar(Calendar(name))
     for number in range(3):
         RedBeatSchedulerEntry(f"e{number}", "t", crontab(), app=world.app, exclude=names).save()
-    with pytest.raises(InvalidEntryError, match=r"calendar: would leave 'e\d' and 2 more without"):
+    with pytest.raises(InvalidEntryError, match=r"calendar: would leave 'e\d' without"):
         schedule.save_calendar(Calendar("one", rules=["FREQ=DAILY"]))
     assert schedule.calendars["one"] == Calendar("one")
     for name in names:
