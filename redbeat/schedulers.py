@@ -185,7 +185,6 @@ class RedBeatScheduler(Scheduler):
         # Celery's constructor would overwrite these attributes of a subclass.
         arguments = {
             "Producer": getattr(self, "Producer", None),
-            "max_interval": conf.app.conf.beat_max_loop_interval or self.max_interval,
             "sync_every_tasks": conf.app.conf.beat_sync_every or self.sync_every_tasks,
         }
         arguments |= {name: value for name, value in kwargs.items() if value is not None}

@@ -125,8 +125,6 @@ class Surroundings:
         kind = type(self.channel)
         if name_of(kind) not in CHANNELS:
             yield f"the broker's channel is {name_of(kind)}, not kombu's channel for Redis"
-        if self._app.current_worker_task is not None:
-            yield "the beat runs inside a task"
         if self.settings["task_send_sent_event"]:
             yield "task_send_sent_event is set"
         yield from (f"a function is connected to {it.name}" for it in _signals() if it.receivers)
@@ -169,11 +167,6 @@ class Surroundings:
 
     def _task_reasons(self, task: Any, on_call: Any) -> Iterator[str]:
         yield from (foreign_code(task, name, getattr(task, name, None)) for name in OF_TASK)
-        dump = getattr(task, "_dump_pydantic_arguments", None)
-        yield foreign_code(task, "_dump_pydantic_arguments", getattr(dump, "func", dump))
-        header = getattr(task, "__header__", None)
-        if header is not None and not hasattr(getattr(header, "func", header), "_source"):
-            yield "the task checks its arguments in its own way"
         if on_call is not None:
             yield foreign_code(on_call.__self__, "on_task_call", on_call)
             if isinstance(on_call.__self__, RPCBackend):
