@@ -354,13 +354,7 @@ def find_latest(
         run = probe(start)
         if run is None:
             no_run_after, step = start, step * 4
-    return _bisect_latest(probe, run, no_run_after)
-
-
-def _bisect_latest(
-    probe: Callable[[datetime], datetime | None], run: datetime, no_run_after: datetime
-) -> datetime:
-    """Return the last run, found by bisection between ``run`` and ``no_run_after``."""
+    # The last run is found by bisection between ``run`` and ``no_run_after``.
     while (following := probe(run)) is not None:
         run = following
         middle = run + (no_run_after - run) / 2
