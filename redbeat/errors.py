@@ -81,6 +81,10 @@ class DecodeError(FieldError, ValueError):
     """
 
 
+class NoQueueError(RedBeatError):
+    """No queue is bound to the exchange and routing key of a message, so nobody would get it."""
+
+
 class CannotRunHereError(RedBeatError):
     """This process cannot run an entry, but another process may be able to run the entry.
 

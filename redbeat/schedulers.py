@@ -611,7 +611,7 @@ class RedBeatScheduler(Scheduler):
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         make = broker.checked_producer(base, conf_of(self.app).task_allowlist)
         producer = make(self._ensure_connected(), auto_declare=False)
-        producer.own_keys = own_keys.own_keys(self.app)
+        producer.app, producer.own_keys = self.app, own_keys.own_keys(self.app)
         return producer
 
     @cached_property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
@@ -14,7 +15,7 @@ from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseE
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
-from redbeat.errors import ConfigurationError, NotAllowedError
+from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.own_keys import OwnKeys
@@ -38,6 +39,13 @@ TIMEOUTS = {
 #: Celery's default of ``broker_connection_timeout`` in seconds.
 #: While the AMQP transport connects, it uses only ``broker_connection_timeout``.
 CELERYS_CONNECT_TIMEOUT = 4
+
+
+#: Why a message is not sent.
+NO_QUEUE: Final = (
+    "no queue is bound to the exchange %r with the routing key %r: start a worker that reads the "
+    "queue, add the queue to task_queues, or correct the route"
+)
 
 
 #: A scheme of ``redbeat_redis_url`` -> how Celery writes such a broker.
@@ -83,40 +91,86 @@ def publishing_connection(app: Celery, patience: float) -> Any:
 
 @cache
 def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
-    """Return a subclass of ``producer`` that checks each message before it is sent.
-
-    The subclass checks the final message, after all options were merged and all user code was
-    called. For a task that is not in ``redbeat_task_allowlist``, the subclass raises
-    :exc:`NotAllowedError`. For a queue or exchange with the name of a key of the schedule, the
-    subclass raises :exc:`InvalidEntryError`.
-
-    The subclass also skips queues that are already declared. Kombu's own ``maybe_declare`` copies
-    each queue and prepares a retry before it looks up whether the queue is declared.
+    """Return a subclass of ``producer`` that is a :class:`CheckedProducer`.
 
     If ``producer`` is not a class, this function returns ``producer`` unchanged.
     """
     if not isinstance(producer, type):
         return producer
+    return type(CheckedProducer.__name__, (CheckedProducer, producer), {"allowlist": allowlist})
 
-    class CheckedProducer(producer):
-        #: The keys that no queue may have as its name, None for no check.
-        own_keys: OwnKeys | None = None
 
-        def publish(self, body: Any, *args: Any, **options: Any) -> Any:
-            if allowlist is not None:
-                _check_message(allowlist, body, args, options)
-            if self.own_keys is not None:
-                self.own_keys.check_message(args, options)
-            return super().publish(body, *args, **options)
+class CheckedProducer:
+    """The part of a producer of kombu that checks each message before it is sent.
 
-        def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
-            connection = self.channel.connection
-            known = connection and entity and entity.can_cache_declaration
-            if known and hash(entity) in connection.client.declared_entities:
-                return False
-            return super().maybe_declare(entity, retry, **retry_policy)
+    It checks the final message, after all options were merged and all user code was called. For a
+    task that is not in ``redbeat_task_allowlist``, it raises :exc:`NotAllowedError`. For a queue or
+    exchange with the name of a key of the schedule, it raises :exc:`InvalidEntryError`.
 
-    return CheckedProducer
+    If no queue is bound to the exchange and routing key of a message, it declares queues again, and
+    raises :exc:`NoQueueError` if that does not help. Kombu keeps bindings in Redis, believes that
+    they are still there, and would drop the message.
+    """
+
+    #: The tasks that may be sent, None for all.
+    allowlist: TaskAllowlist | None = None
+    #: The keys that no queue may have as its name, None for no check.
+    own_keys: OwnKeys | None = None
+    #: The app whose queues are declared again, None for no other queues than the message's.
+    app: Celery | None = None
+    channel: Any
+
+    def publish(self, body: Any, *args: Any, **options: Any) -> Any:
+        if self.allowlist is not None:
+            _check_message(self.allowlist, body, args, options)
+        if self.own_keys is not None:
+            self.own_keys.check_message(args, options)
+        publish = super().publish  # type: ignore[misc]
+        if not options.get("exchange") or not hasattr(self.channel, "_lookup"):
+            return publish(body, *args, **options)
+        with self._finding_queues(self.channel, options.get("declare") or ()):
+            return publish(body, *args, **options)
+
+    @contextmanager
+    def _finding_queues(self, channel: Any, entities: Iterable[Any]) -> Iterator[None]:
+        """Let a virtual channel of kombu find a queue for each message, or raise an error."""
+        lookup = channel._lookup
+
+        def found(exchange: str, routing_key: str, default: str | None = None) -> Any:
+            queues = lookup(exchange, routing_key, default)
+            if not queues and exchange:
+                self._declare_again(channel, exchange, entities)
+                queues = lookup(exchange, routing_key, default)
+                if not queues:
+                    raise NoQueueError(NO_QUEUE % (exchange, routing_key))
+            return queues
+
+        channel._lookup = found
+        try:
+            yield
+        finally:
+            del channel._lookup
+
+    def _declare_again(self, channel: Any, exchange: str, entities: Iterable[Any]) -> None:
+        """Let kombu forget the bindings of an exchange, and declare its queues."""
+        for binding in [one for one in channel.state.bindings if one.exchange == exchange]:
+            channel.state.binding_delete(*binding)
+        channel.connection.client.declared_entities.clear()
+        queues = self.app.amqp.queues.values() if self.app is not None else ()
+        bound = [queue for queue in queues if getattr(queue.exchange, "name", "") == exchange]
+        for entity in (*entities, *bound):
+            self.maybe_declare(entity)
+
+    def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
+        """Declare an exchange or a queue, unless this connection has done so.
+
+        Kombu copies each queue, and prepares a retry, before it looks whether it is declared.
+        """
+        connection = self.channel.connection
+        known = connection and entity and entity.can_cache_declaration
+        if known and hash(entity) in connection.client.declared_entities:
+            return False
+        return super().maybe_declare(entity, retry, **retry_policy)  # type: ignore[misc]
 
 
 def _check_message(

@@ -25,7 +25,7 @@ from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
 from redbeat.entries.run import Run
 from redbeat.entries.runs import cause_of
-from redbeat.errors import RedBeatError, described
+from redbeat.errors import NoQueueError, RedBeatError, described
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.checks import REFUSAL
@@ -119,7 +119,11 @@ class Watch:
 
     def _count(self, *args: Any, **kwargs: Any) -> Any:
         self.count += 1
-        result = self._publish(*args, **kwargs)
+        try:
+            result = self._publish(*args, **kwargs)
+        except NoQueueError:
+            self.count -= 1  # it certainly did not leave
+            raise
         self.accepted += 1
         return result
 
