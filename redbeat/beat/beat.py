@@ -27,7 +27,7 @@ from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
 from redbeat.storage.checks import explained
-from redbeat.storage.commands import PROBLEM
+from redbeat.storage.commands import HOST_AHEAD, PROBLEM
 from redbeat.storage.own_keys import check_destinations
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
@@ -41,7 +41,7 @@ from .outcome import Outcome
 from .own_code import OwnCode, OwnTick
 from .send import Sender, SharedError, StoppedError
 from .statics import Statics
-from .turn import MOST_CHANGES, Turn
+from .turn import MOST_CHANGES, NORMAL_OFFSET, Turn
 from .upkeep import Sync, Upkeep
 
 logger = get_logger("celery.beat")
@@ -66,6 +66,11 @@ LONGEST_WAIT: Final = 5.0
 #: Seconds between two lines about sent runs, and after which a lasting problem is stored again.
 SUMMARY_INTERVAL: Final = 1.0
 PROBLEM_INTERVAL: Final = 30.0
+
+CLOCK_DIFFERS: Final = (
+    "beat: The clock of this host is %.0f s %s that of Redis, by which runs are sent; expires and "
+    "countdown are counted by that of Redis too"
+)
 
 #: Seconds after which a member of the schedule goes if its hash is still missing.
 MISSING_FOR: Final = 5.0
@@ -133,6 +138,8 @@ class Beat:
         self._skip = trouble.SkipList()
         #: The problem in Redis, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
+        #: The difference of the clocks that was logged and stored last.
+        self._reported_ahead = 0.0
         self._suspects = trouble.Suspects()
         self._failures = trouble.FailedTicks(scheduler, store.client, self.health)
         self._stop = HeldSignals()
@@ -337,6 +344,23 @@ class Beat:
         for change in self._suspects.done():
             self._turn.add(change, None)
         self._report_problem()
+        self._report_clock()
+
+    def _report_clock(self) -> None:
+        """Log how far this host's clock is from Redis's, and let the next turn store it."""
+        ahead = self._turn.host_ahead
+        if abs(ahead - self._reported_ahead) <= NORMAL_OFFSET:
+            return
+        self._reported_ahead = ahead
+        if ahead:
+            where = "ahead of" if ahead > 0 else "behind"
+            logger.warning(CLOCK_DIFFERS, abs(ahead), where)
+        else:
+            logger.warning("beat: The clock of this host is right again")
+        command = (
+            ["HSET", STATS, HOST_AHEAD, f"{ahead:.3f}"] if ahead else ["HDEL", STATS, HOST_AHEAD]
+        )
+        self._turn.add(Change("", index=[command]), None)
 
     def _report_problem(self) -> None:
         """Let the next turn store why this beat cannot send, if that has changed."""
@@ -655,6 +679,7 @@ class Beat:
     def _call_of(self, run: Run, producer: Any) -> Callable[[], Any]:
         """Return the call that publishes a run."""
         rule = run.rule
+        producer.host_ahead = self._turn.host_ahead
         if self._own.makes_entries:
             run.own = self._own.call(run, producer)
             return run.own

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
@@ -12,6 +13,7 @@ from celery import Celery
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
+from redbeat.calendar.times import time_from
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
@@ -110,8 +112,15 @@ class CheckedProducer:
     If no queue is bound to the exchange and routing key of a message, it declares queues again, and
     raises :exc:`NoQueueError` if that does not help. Kombu keeps bindings in Redis, believes that
     they are still there, and would drop the message.
+
+    If the clock of this host differs from that of Redis, it moves the times that Celery computed by
+    the clock of this host.
     """
 
+    #: How many seconds the clock of this host is ahead of Redis's.
+    host_ahead = 0.0
+    #: The times in the next message that are computed by the clock of this host.
+    times_by_host: Collection[str] = ()
     #: The tasks that may be sent, None for all.
     allowlist: TaskAllowlist | None = None
     #: The keys that no queue may have as its name, None for no check.
@@ -125,6 +134,9 @@ class CheckedProducer:
             _check_message(self.allowlist, body, args, options)
         if self.own_keys is not None:
             self.own_keys.check_message(args, options)
+        if self.host_ahead and self.times_by_host:
+            fields = body if isinstance(body, dict) else options["headers"]
+            fields.update(_moved(fields, self.times_by_host, -self.host_ahead))
         publish = super().publish  # type: ignore[misc]
         if not options.get("exchange") or not hasattr(self.channel, "_lookup"):
             return publish(body, *args, **options)
@@ -171,6 +183,12 @@ class CheckedProducer:
         if known and hash(entity) in connection.client.declared_entities:
             return False
         return super().maybe_declare(entity, retry, **retry_policy)  # type: ignore[misc]
+
+
+def _moved(fields: Mapping[str, Any], names: Iterable[str], seconds: float) -> dict[str, str]:
+    """Return those of the times in a message that are there, ``seconds`` later."""
+    times = {name: time_from(fields[name]) for name in names if fields.get(name)}
+    return {name: (at + timedelta(seconds=seconds)).isoformat() for name, at in times.items()}
 
 
 def _check_message(

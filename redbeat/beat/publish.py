@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from celery.beat import SchedulingError
 
+from redbeat.beat.broker import CheckedProducer
 from redbeat.config import ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.definition import TIMES, seconds_of
@@ -89,6 +90,8 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
     args, kwargs = evaluated(entry.args, entry.kwargs)
     args, kwargs = list(args or ()), dict(kwargs or {})
     task = app.tasks.get(entry.task)
+    if isinstance(producer, CheckedProducer):
+        producer.times_by_host = times_by_host(task, options)
     try:
         if task:
             return task.apply_async(args, kwargs, producer=producer, **options)
@@ -96,6 +99,16 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
     except Exception as error:
         problem = f"Couldn't apply scheduled task {entry.name}: {error}"
         raise SchedulingError(problem) from error
+    finally:
+        if isinstance(producer, CheckedProducer):
+            producer.times_by_host = ()
+
+
+def times_by_host(task: Any, options: Mapping[str, Any]) -> list[str]:
+    """Return which times of a message Celery computes from seconds, by the clock of this host."""
+    expires = options.get("expires", getattr(task, "expires", None))
+    names = ["expires"] if is_number(expires) else []
+    return names if options.get("countdown") is None else [*names, "eta"]
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:

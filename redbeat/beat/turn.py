@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from time import time
 from typing import Any, Final
 
 from redbeat.beat.lock import BeatLock
@@ -28,6 +29,9 @@ LIMIT, FAR_LIMIT, FAR = 100, 500, 0.002
 
 #: Seconds after which the rows of a look that was sent ahead are looked at again.
 LONGEST_AHEAD: Final = 1.0
+
+#: Differences of two clocks up to this number of seconds are normal.
+NORMAL_OFFSET: Final = 1.0
 
 #: The reply to a look ahead, and when it was sent.
 NO_LOOK: Final = (None, -math.inf)
@@ -88,6 +92,9 @@ class Turn:
         self._redis_time = 0.0
         #: The local times of the last request, of the last reply, and the last round trip.
         self.sent_at = self.answered_at = clock()
+        #: How many seconds the clock of this host is ahead of Redis's; 0 for a normal difference.
+        self.host_ahead = 0.0
+        self._host_sent_at = 0.0
         self.round_trip = 0.0
         #: The number of requests so far.
         self.round_trips = 0
@@ -186,8 +193,7 @@ class Turn:
         A beat that stands by changes nothing.
         """
         self.finish()
-        self.sent_at = self._clock()
-        self.round_trips += 1
+        self._note_sent()
         lock = None if self.lock is None else self.lock.words()
         request = Request(self.token, lock, changes, leads_only=True)
         return self._observed(self._store.turn(request))
@@ -197,8 +203,7 @@ class Turn:
         self._repeated = len(self._in_flight)
         self._in_flight += self._items
         self._items, self._bytes = [], 0
-        self.sent_at = self._clock()
-        self.round_trips += 1
+        self._note_sent()
         self._counted = self._counts() if look is not None else NOTHING
         return Request(
             self.token,
@@ -210,6 +215,10 @@ class Turn:
             counts_id=self._counted.id,
             in_hand=look is not None,
         )
+
+    def _note_sent(self) -> None:
+        self.sent_at, self._host_sent_at = self._clock(), time()
+        self.round_trips += 1
 
     def _counts(self) -> Counted:
         """Return the counts that go with a look now."""
@@ -243,6 +252,10 @@ class Turn:
         self.clock_went_back = max(self.clock_went_back, reply.back)
         self.round_trip = now - self.sent_at
         self.answered_at, self._redis_time = now, reply.now
+        # Redis has read its clock between the request and this moment.
+        least, most = self._host_sent_at - reply.now, time() - reply.now
+        is_normal = least <= NORMAL_OFFSET and most >= -NORMAL_OFFSET
+        self.host_ahead = 0.0 if is_normal else min(least, most, key=abs)
         if self.lock is not None:
             self.lock.observe(reply)
         return reply

@@ -37,11 +37,13 @@ NO_KEY: Final = re.compile(r"access .*\bkey")
 BATCH: Final = 500
 
 #: Fields of the stats: the time of the last turn of a beat that leads, in UNIX seconds; the time
-#: zone of the last leader; why a beat sends no runs; when a worker first reported the end of a run;
-#: and, under the base prefix, the number of shards.
+#: zone of the last leader; why a beat sends no runs; by how many seconds the clock of a beat's host
+#: is ahead of Redis's, if it differs; when a worker first reported the end of a run; and, under the
+#: base prefix, the number of shards.
 LAST_TICK: Final = "last_tick"
 TIME_ZONE: Final = "timezone"
 PROBLEM: Final = "problem"
+HOST_AHEAD: Final = "host_ahead"
 REPORTS_SINCE: Final = "reports_since"
 LAYOUT: Final = "layout"
 
