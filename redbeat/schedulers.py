@@ -34,11 +34,11 @@ from redbeat.beat.own_code import due_rows
 from redbeat.beat.parts import PartedBeat
 from redbeat.beat.publish import headers_of, options_of, publish
 from redbeat.beat.statics import Statics
-from redbeat.beat.stop_signals import HeldSignals
+from redbeat.beat.stop_signals import STOP, HeldSignals
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.urls import safe_url
 from redbeat.entries import decide, saving, state, verdicts
-from redbeat.printing import get_logger
+from redbeat.printing import get_logger, plural
 
 from . import decoder
 from .config import App, RedBeatConfig, ensure_conf, is_mock
@@ -76,6 +76,9 @@ LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 # the whole package.
 clients.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 decoder.names = sys.modules[__name__]
+
+#: How many names of unfinished runs the last line of the log has.
+MOST_SHOWN = 100
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
@@ -150,6 +153,9 @@ class RedBeatScheduler(Scheduler):
     #: Whether ``redbeat_shards`` was compared with the schedule in Redis.
     _layout_checked = False
 
+    #: Whether the log says what was not recorded at the end.
+    _logged_unfinished = False
+
     #: Whether the static entries must still be written, because Redis was not available.
     _statics_unwritten = False
 
@@ -164,13 +170,15 @@ class RedBeatScheduler(Scheduler):
         try:
             self._prepare(app, lock_key, lock_timeout, kwargs)
             if not lazy:
-                self._start()
+                if "schedule_filename" in kwargs:  # only Celery's beat service passes it
+                    STOP.enable()
+                with HeldSignals():
+                    self._start()
             elif conf_of(app).metrics_port is not None:
                 extra.server_module(extra.BEAT)
         except ConfigurationError as error:
-            # Only Celery's beat service passes a file name. The service creates a lazy scheduler
-            # only for the banner of ``celery beat``. Celery prints the error of a lazy scheduler as
-            # one line.
+            # The service creates a lazy scheduler only for the banner of ``celery beat``. Celery
+            # prints the error of a lazy scheduler as one line.
             if lazy or "schedule_filename" not in kwargs:
                 raise
             _exit(error)
@@ -194,6 +202,8 @@ class RedBeatScheduler(Scheduler):
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
 
     def _start(self) -> None:
+        if STOP.over:  # Celery's handler of the signal makes a scheduler, if there is none
+            raise SystemExit(0)
         conf = conf_of(self.app)
         conf.report()
         broker.check_possible(self.app, conf)
@@ -683,10 +693,19 @@ class RedBeatScheduler(Scheduler):
         Raises ``SystemExit`` if an invalid setting ended the beat.
         """
         beat = self.__dict__.get("_beat")
-        if beat is not None and beat.running:
+        if beat is not None and beat.running and not STOP.over:
             return
-        with HeldSignals():
-            self._close(beat)
+        try:
+            if not STOP.over:
+                STOP.begin()
+                with HeldSignals():
+                    self._close(beat)
+        finally:
+            if STOP.over:
+                self._log_unfinished(beat)
+        if STOP.over:
+            return
+        STOP.end()
         if "_wakeup" in self.__dict__:
             self._wakeup.close()
         if self.__dict__.get("_server") is not None:
@@ -694,6 +713,18 @@ class RedBeatScheduler(Scheduler):
         super().close()
         if self._exit_code:
             raise SystemExit(self._exit_code)
+
+    def _log_unfinished(self, beat: Beat | PartedBeat | None) -> None:
+        """Log once which runs were on their way when the time to stop was over."""
+        if self._logged_unfinished:
+            return
+        self._logged_unfinished = True
+        names = sorted(beat.unfinished()) if beat is not None else []
+        shown = ", ".join(names[:MOST_SHOWN]) + ", ..." * (len(names) > MOST_SHOWN)
+        logger.error(
+            "beat: Ends, because Redis or the broker does not answer: %s not recorded%s",
+            *(plural(len(names), "run"), shown and f": {shown}"),
+        )
 
     def _close(self, beat: Beat | PartedBeat | None) -> None:
         try:

@@ -13,12 +13,12 @@ from redis.exceptions import LockNotOwnedError, RedisError
 
 from redbeat import errors
 from redbeat.beat.lock import BeatLock, Lead, new_token
-from redbeat.beat.stop_signals import HeldSignals
+from redbeat.beat.stop_signals import STOP, HeldSignals
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
-from redbeat.entries.run import FIRST, HOLD, INSIDE, Run
+from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Run
 from redbeat.entries.runs import cause_of
 from redbeat.entries.state import read_inbox
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
@@ -424,10 +424,17 @@ class Beat:
 
     def _record_before_exit(self) -> None:
         """Call :meth:`flush`, because a signal ends this process at once."""
+        if STOP.over:
+            return
         try:
             self.flush()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %s", errors.described(error))
+
+    def unfinished(self) -> set[str]:
+        """Return the names of the entries whose runs are on their way, without a record."""
+        runs = [*self._turn.owners, *self._sender.runs, *self._ready]
+        return {run.rule.name for run in runs if run is not None and run.stage != REST}
 
     def settle(self) -> None:
         """Wait until the broker has confirmed what this beat published, if it has not yet."""

@@ -132,6 +132,10 @@ class PartedBeat:
             totals.update(part.beat.totals())
         return totals
 
+    def unfinished(self) -> set[str]:
+        """Return the names of the entries whose runs are on their way; see :class:`Beat`."""
+        return set[str]().union(*(part.beat.unfinished() for part in self._parts))
+
     # -- ticks ---------------------------------------------------------------------------------
 
     def tick(self) -> float:

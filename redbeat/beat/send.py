@@ -191,6 +191,11 @@ class Sender:
         """Whether there are runs that :meth:`settle` has not returned."""
         return bool(self._collected or self._flushed or self._settled)
 
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that :meth:`settle` has not returned."""
+        return [*self._settled, *(run for _, run in (*self._flushed, *self._collected))]
+
     def close(self) -> None:
         """Free the connection; call :meth:`finish` first."""
         if self._pipe is not None:

@@ -1,4 +1,4 @@
-"""Delays stop signals while a beat communicates with the broker or Redis."""
+"""Delays stop signals while a beat talks to the broker or Redis, and bounds the time of a stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 #: The functions of ``signal`` without their Python wrappers.
 #: A wrapper takes six times as long as its function, because it converts values to enumerations.
@@ -19,6 +19,63 @@ set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", s
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
+#: Seconds after a stop signal after which a beat service ends, whatever it waits for. Docker kills
+#: a process after ten.
+LONGEST_STOP: Final = 7.0
+
+#: Seconds after a second signal, and seconds that the exit itself may take.
+LONGEST_SECOND: Final = 0.5
+LONGEST_EXIT: Final = 0.8
+
+
+class Stop:
+    """Ends this process, if it is a beat service, some seconds after a stop signal.
+
+    It is as if the process was killed then, but handlers of the exit run, and the log says what was
+    not recorded. Without :meth:`enable`, and where there is no ``SIGALRM``, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._enabled = self._begun = False
+        #: Whether the time is over: nothing more is asked of Redis or the broker.
+        self.over = False
+
+    def enable(self) -> None:
+        """Let stop signals end this process, unless the program uses ``SIGALRM`` itself."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and hasattr(signal, "SIGALRM"):
+            self._enabled = get_handler(signal.SIGALRM) == signal.SIG_DFL
+
+    def begin(self) -> None:
+        """Begin to stop; the process ends in time."""
+        if self._enabled and not self._begun:
+            self._begun = True
+            set_handler(signal.SIGALRM, self._end)
+            signal.setitimer(signal.ITIMER_REAL, LONGEST_STOP, LONGEST_EXIT)
+
+    def signalled(self) -> None:
+        """Begin to stop; at a second call end soon."""
+        if self._begun:
+            signal.setitimer(signal.ITIMER_REAL, LONGEST_SECOND, LONGEST_EXIT)
+        self.begin()
+
+    def end(self) -> None:
+        """Let the process end by itself, because it has stopped."""
+        if self._begun:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._enabled = self._begun = False
+
+    def _end(self, _number: int, _frame: FrameType | None) -> None:
+        if self.over:
+            os._exit(0)
+        self.over = True
+        raise SystemExit(0)
+
+
+#: The stop of this process.
+STOP: Final = Stop()
+
+
 class HeldSignals:
     """A context manager in which the first stop signal only sets :attr:`pending`.
 
@@ -28,6 +85,7 @@ class HeldSignals:
     while the beat reads a reply would break the connection.
 
     A second stop signal runs its own handler at once, and cancels the handler of the first signal.
+    After the first one a beat service ends within seconds, see :class:`Stop`.
 
     Python runs signal handlers only in the main thread. Outside the main thread, this context
     manager does nothing.
@@ -54,6 +112,7 @@ class HeldSignals:
             os.kill(os.getpid(), held)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
+        STOP.signalled()
         if not self.pending:
             self._held, self.pending = number, True
             return

@@ -114,6 +114,11 @@ class Turn:
         """Whether there are changes without an answer."""
         return bool(self._items or self._in_flight)
 
+    @property
+    def owners(self) -> list[Any]:
+        """The owners of the changes without an answer."""
+        return [owner for _, owner in (*self._in_flight, *self._items)]
+
     def is_full(self) -> bool:
         """Return whether the next turn should go out now, in the middle of the rows of a look."""
         if not self._items:
