@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -51,6 +52,7 @@ class Stop:
         if self._enabled and not self._begun:
             self._begun = True
             set_handler(signal.SIGALRM, self._end)
+            atexit.register(self.end)  # Python takes the handler away at its very end
             signal.setitimer(signal.ITIMER_REAL, LONGEST_STOP, LONGEST_EXIT)
 
     def signalled(self) -> None:
