@@ -58,7 +58,7 @@ MAX_TICK: Final = 2.0
 STANDBY_POLL: Final = 1.0
 
 #: Seconds for which the rows of a look are used. The rest of them stays due: decisions expire.
-LONGEST_LOOK: Final = 2.0
+LONGEST_LOOK: Final = 0.5
 
 #: The longest wait between two ticks, in seconds.
 LONGEST_WAIT: Final = 5.0

@@ -24,7 +24,7 @@ LONGEST_WAIT: Final = 0.02
 COUNTS_WAIT: Final = 1.0
 
 #: The numbers of rows of a look: the usual one, and the one for a round trip longer than ``FAR``.
-LIMIT, FAR_LIMIT, FAR = 100, 500, 0.002
+LIMIT, FAR_LIMIT, FAR = 100, 500, 0.01
 
 
 #: Seconds after which the rows of a look that was sent ahead are looked at again.

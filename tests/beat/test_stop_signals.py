@@ -13,9 +13,11 @@ from types import FrameType
 
 import pytest
 
+from redbeat.beat import stop_signals
 from redbeat.beat.stop_signals import STOP_SIGNALS, HeldSignals
 
-ROOT = Path(__file__).resolve().parents[2]
+#: The directory of the package.
+ROOT = Path(stop_signals.__file__).parents[2]
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
@@ -191,3 +193,58 @@ print("survived", flush=True)
         )
         assert ended.returncode == -signal.SIGTERM, ended.stderr
         assert ended.stdout.split() == printed.split()
+
+
+class TestStop:
+    """The stop of a beat service ends in time, although something never answers."""
+
+    PROGRAM = """
+import os, signal, socket, sys
+from redbeat.beat import stop_signals
+from redbeat.beat.stop_signals import STOP, HeldSignals
+stop_signals.LONGEST_STOP, stop_signals.LONGEST_SECOND = {longest}
+silent, other = socket.socketpair()
+signal.signal(signal.SIGTERM, lambda *_: None)
+{before}
+with HeldSignals():
+    for _ in range({signals}):
+        os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        silent.settimeout(20)
+        silent.recv(1)
+    finally:
+        print("over" if STOP.over else "answered", flush=True)
+"""
+
+    def run(self, before: str, signals: int, longest: tuple[float, float]) -> tuple[int, str]:
+        program = self.PROGRAM.format(before=before, signals=signals, longest=longest)
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return ended.returncode, ended.stdout.strip()
+
+    def test_it_ends_some_seconds_after_the_signal(self) -> None:
+        assert self.run("STOP.enable()", 1, (0.2, 60)) == (0, "over")
+
+    def test_a_second_signal_ends_it_soon(self) -> None:
+        assert self.run("STOP.enable()", 2, (60, 0.2)) == (0, "over")
+
+    def test_only_a_beat_service_ends_so(self) -> None:
+        program = "STOP.begin(); silent.close()"
+        code, printed = self.run(program, 1, (0.2, 60))
+        assert (code, printed) == (1, "answered")
+
+    def test_an_alarm_of_the_program_stays_its_own(self) -> None:
+        alarm = "signal.signal(signal.SIGALRM, lambda *_: print('mine'))"
+        before = f"{alarm}; STOP.enable(); STOP.begin(); signal.alarm(1); silent.close()"
+        code, printed = self.run(before, 1, (0.2, 60))
+        assert (code, printed) == (1, "answered")
+
+    def test_what_has_stopped_in_time_goes_on(self) -> None:
+        before = "STOP.enable(); STOP.begin(); STOP.end(); print('stopped'); sys.exit(3)"
+        assert self.run(before, 0, (0.2, 60)) == (3, "stopped")

@@ -53,8 +53,8 @@ def test_a_third_are_the_oldest_and_the_rest_the_newest(place: Place) -> None:
     scores = {key_of(f"fresh{number:02}"): now - (20 - number) / 1000 for number in range(20)}
     place.client.zadd(KEYS.schedule, scores)
     found = place.look(limit=9)
-    assert found[:3] == ["late00", "late01", "late02"]
-    assert found[3:] == [f"fresh{number}" for number in (19, 18, 17, 16, 15, 14)]
+    late, fresh = ["late00", "late01", "late02"], [f"fresh{number}" for number in range(19, 13, -1)]
+    assert found == [late[0], *fresh[:2], late[1], *fresh[2:4], late[2], *fresh[4:]]
 
 
 @pytest.mark.parametrize(("late", "fresh", "expected"), [(20, 2, (7, 2)), (1, 20, (1, 8))])
@@ -70,6 +70,15 @@ def test_a_part_that_is_not_full_is_filled_from_the_other(
     found = place.look(limit=9)
     counts = [sum(name.startswith(kind) for name in found) for kind in ("late", "fresh")]
     assert tuple(counts) == expected
+
+
+def test_a_look_that_stops_early_has_late_and_fresh_rows(place: Place) -> None:
+    for number in range(20):
+        place.put(f"late{number:02}", 100 + number)
+    place.put("fresh", place.now)
+    assert place.look(max_bytes=1) == ["late00"]
+    row = len(json.dumps(place.row(key_of("late00"))._asdict()))
+    assert place.look(max_bytes=3 * row)[:2] == ["late00", "fresh"]
 
 
 def test_the_rate_limits_late_rows_alone(place: Place) -> None:

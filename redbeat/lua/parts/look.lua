@@ -87,16 +87,14 @@ local function next_said(mine)
   return key and (tonumber(at) + ((mine and not mine(key)) and 1 or 0)) or math.huge
 end
 
--- Returns what may be looked at, as {key, score...}; more than `limit` if there are more. A
--- third are the oldest of the late ones, the rest the newest that became due in the last second, so
--- that thousands of one second do not stand before one of three tenths later. A tenth may be late
--- ones of other beats, all if there are no others.
+-- Returns what may be looked at, as {key, score...}; more than `limit` if there are more. Each third
+-- one is the oldest of the late ones, the others are the newest that became due in the last second,
+-- so that thousands of one second do not stand before one of three tenths later. They alternate,
+-- because a look may stop early. A tenth may be late ones of other beats, all if there are no others.
 local function candidates(limit, late_limit, skipped, mine)
   local found = said_members(limit, mine)
-  local function take(list, first, last)
-    for i = 2 * first - 1, 2 * last do
-      found[#found + 1] = list[i]
-    end
+  local function take(list, i)
+    found[#found + 1], found[#found + 2] = list[2 * i - 1], list[2 * i]
   end
   local count, second = mine and 1000 or limit + skipped + 1, string.format('%.6f', now - 1)
   local fresh = members(second, now_text, count, mine, true)
@@ -104,11 +102,16 @@ local function candidates(limit, late_limit, skipped, mine)
   local most = #late + #fresh == 0 and limit or math.ceil(limit / 10)
   local borrowed = math.min(most, late_limit, #others / 2)
   local late_count = math.min(#late / 2, late_limit - borrowed)
-  local first = math.min(late_count, math.max(math.floor(limit / 3), limit - #fresh / 2) + skipped)
-  take(others, 1, borrowed)
-  take(late, 1, first)
-  take(fresh, 1, #fresh / 2)
-  take(late, first + 1, late_count)
+  for i = 1, borrowed do
+    take(others, i)
+  end
+  for i = 1, math.max(late_count, math.ceil(#fresh / 4)) do
+    if i <= late_count then
+      take(late, i)
+    end
+    take(fresh, 2 * i - 1)
+    take(fresh, 2 * i)
+  end
   return found
 end
 
