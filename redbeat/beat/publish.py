@@ -107,7 +107,7 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
 def times_by_host(task: Any, options: Mapping[str, Any]) -> list[str]:
     """Return which times of a message Celery computes from seconds, by the clock of this host."""
     expires = options.get("expires", getattr(task, "expires", None))
-    names = ["expires"] if is_number(expires) else []
+    names = ["expires"] if isinstance(expires, (int, float)) else []
     return names if options.get("countdown") is None else [*names, "eta"]
 
 

@@ -34,6 +34,10 @@ def _none_or(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: value is None or isinstance(value, kinds)
 
 
+def _is_empty_or_text(value: Any) -> bool:
+    return not value or isinstance(value, str)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and is_valid_text(value)
 
@@ -82,9 +86,9 @@ OPTIONS: Final[dict[str, Check]] = {
     **TIMES,
     "headers": (_are_headers, "an object"),
     "stamped_headers": (_are_texts, "a list of header names"),
-    "queue": (_none_or(str), "the name of a queue"),
-    "serializer": (_none_or(str), "the name of a serializer"),
-    "compression": (_none_or(str), "the name of a compression method"),
+    "queue": (_is_empty_or_text, "the name of a queue"),
+    "serializer": (_is_empty_or_text, "the name of a serializer"),
+    "compression": (_is_empty_or_text, "the name of a compression method"),
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
 }
 
@@ -150,12 +154,14 @@ def encode_definition(definition: dict[str, Any], static: bool = False) -> str:
 def stored_options(options: Any) -> Any:
     """Return the options to store, in which each timedelta is a number of seconds.
 
-    Raises :exc:`InvalidEntryError` for a time that is negative or a UNIX time.
+    Raises :exc:`InvalidEntryError` for a time that is empty, negative or a UNIX time.
     """
     if not options or TIMES.keys().isdisjoint(options):
         return options
     stored = {name: seconds_of(value) for name, value in options.items()}
     for name in TIMES.keys() & stored.keys():
+        if stored[name] == "":  # other programs store it
+            raise InvalidEntryError(f"options.{name}", f"must be {TIMES[name][1]}, not ''")
         if is_number(stored[name]) and not 0 <= stored[name] < MAX_SECONDS:
             raise InvalidEntryError(
                 f"options.{name}",

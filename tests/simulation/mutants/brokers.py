@@ -63,7 +63,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "instants-are-moved",
         "An instant in the options of an entry is moved by the difference of two clocks.",
         "beat/publish.py",
-        'names = ["expires"] if is_number(expires) else []',
+        'names = ["expires"] if isinstance(expires, (int, float)) else []',
         'names = ["expires"]',
         ("tests/scheduler/test_host_clocks.py",),
     ),
