@@ -15,7 +15,6 @@ from random import random
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils.saferepr import saferepr
-from kombu import serialization
 from kombu.utils.json import JSONEncoder
 
 from redbeat.entries.lazy import SCALARS
@@ -159,8 +158,7 @@ class Messages:
     def _body(self, arguments: Arguments) -> str:
         value = (arguments.args, arguments.kwargs, arguments.template.embedded)
         channel = self._around.channel
-        payload = serialization.dumps(value, serializer="json")[2]  # type: ignore[no-untyped-call]
-        body, _ = channel.encode_body(payload, channel.body_encoding)
+        body, _ = channel.encode_body(self._encode(value), channel.body_encoding)
         if len(body) <= LONGEST_KEPT:
             arguments.body = body
         return str(body)
