@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ConflictError,
         DecodeError,
         InvalidEntryError,
+        NoQueueError,
         NotAllowedError,
         RedBeatError,
         RedBeatKeyExpiryError,
@@ -47,8 +48,8 @@ __all__ += ["Failing", "Forecast", "Occurrence", "Overdue", "Planned", "Policy",
 __all__ += ["Record", "RedBeatScheduler", "RedBeatSchedulerEntry", "RunResult", "Schedule", "Shard"]
 __all__ += ["Simulation", "Status"]
 __all__ += ["CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"]
-__all__ += ["InvalidEntryError", "NotAllowedError", "RedBeatError", "RedBeatKeyExpiryError"]
-__all__ += ["TooManyStepsError", "UnknownTypeError"]
+__all__ += ["InvalidEntryError", "NoQueueError", "NotAllowedError", "RedBeatError"]
+__all__ += ["RedBeatKeyExpiryError", "TooManyStepsError", "UnknownTypeError"]
 __all__ += ["__version__", "active_beats", "clocked", "copy_prefix", "copy_untagged"]
 __all__ += ["current_leader", "from_dateutil", "from_ical", "hashed_crontab"]
 __all__ += ["register_schedule_type", "rrule", "rruleset"]
@@ -66,8 +67,8 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "entry": ("EntryArguments", "RedBeatSchedulerEntry"),
     "errors": (
         *("CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"),
-        *("InvalidEntryError", "NotAllowedError", "RedBeatError", "RedBeatKeyExpiryError"),
-        *("TooManyStepsError", "UnknownTypeError"),
+        *("InvalidEntryError", "NoQueueError", "NotAllowedError", "RedBeatError"),
+        *("RedBeatKeyExpiryError", "TooManyStepsError", "UnknownTypeError"),
     ),
     "management.apply": ("Applied",),
     "management.forecast": ("ClockChange", "EntrySimulation", "Forecast", "Simulation"),

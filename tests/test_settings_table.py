@@ -12,8 +12,9 @@ from celery import Celery
 from redbeat.config import RedBeatConfig
 from redbeat.settings import SETTINGS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.rst"
-TABLE, TEXT = PAGE.read_text(encoding="utf-8").split("Where Redis is")
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TABLE = (DOCS / "settings.inc").read_text(encoding="utf-8")
+TEXT = (DOCS / "configuration.rst").read_text(encoding="utf-8")
 
 #: A row of the table: name, meaning, type, default, first version.
 ROW = re.compile(

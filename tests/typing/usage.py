@@ -33,6 +33,7 @@ from redbeat import (
     Failing,
     Forecast,
     InvalidEntryError,
+    NoQueueError,
     NotAllowedError,
     Occurrence,
     Overdue,
@@ -231,6 +232,7 @@ def extend() -> None:
     assert issubclass(UnknownTypeError, CannotRunHereError)
     assert issubclass(TooManyStepsError, InvalidEntryError)
     assert issubclass(NotAllowedError, RedBeatError)
+    assert issubclass(NoQueueError, RedBeatError)
 
 
 def operate() -> list[str]:
