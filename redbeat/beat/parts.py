@@ -7,9 +7,8 @@ holds, upkeep and suspects each name their part, puts a number into every file o
 
 The first turn of each tick is carried out in a thread: all parts are asked at once, and those that
 have answered go on, one after another. A server that does not answer, or to which no connection can
-be made, keeps only its own parts waiting, until the time-outs of its connections have passed. It
-delays the others once, when it falls silent between two turns of a tick, or between a tick and the
-read of the list of active beats that follows it.
+be made, keeps only its own parts waiting, until the time-outs of its connections have passed. If it
+falls silent in the middle of a tick, it delays the others once, by the deadline of a turn.
 
 The first part has the list of all active beats, because every beat works on the first part, as its
 leader or as a standby. From that list each beat computes which parts are its own. Two beats that
@@ -21,10 +20,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
-from typing import Any, Final
+from threading import current_thread
+from typing import Any, Final, cast
 
+from redis import exceptions
 from redis.exceptions import RedisError
 
 from redbeat.beat.lock import BeatLock, new_token
@@ -36,7 +37,7 @@ from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
 from redbeat.storage.layout import layout_of
-from redbeat.storage.rows import Reply
+from redbeat.storage.rows import Reply, Request
 from redbeat.storage.scripts import SPARE_CONNECTIONS
 from redbeat.storage.store import Store
 
@@ -51,8 +52,54 @@ LOOK_INTERVAL: Final = 1.0
 #: Seconds for which a tick waits for the parts that it has asked.
 PATIENCE: Final = 0.1
 
+#: Seconds after which a turn that was not asked ahead counts as failed.
+DEADLINE: Final = 0.5
+LATE: Final = f"Redis has not answered for {DEADLINE} s"
+
+#: How the names of the threads begin that wait for parts.
+THREAD: Final = "redbeat-part"
+
 #: Seconds until the next tick looks whether the other parts have answered.
 ANSWER_POLL: Final = 0.05
+
+
+class PatientStore:
+    """The store of a part, whose turns have a deadline.
+
+    A turn that takes longer counts as failed. It goes on in its thread, and the next turn, which
+    repeats its changes, fails as well until it has ended.
+    """
+
+    def __init__(self, store: Store, executor: Executor) -> None:
+        self._store, self._executor = store, executor
+        self._late: Future[Reply] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def turn(self, request: Request) -> Reply:
+        """Carry out a turn, in this thread if it is one of the executor; see :class:`Store`."""
+        if current_thread().name.startswith(THREAD):
+            self._end_late()
+            return self._store.turn(request)
+        return self.begin_turn(request)()
+
+    def begin_turn(self, request: Request) -> Callable[[], Reply]:
+        """Begin a turn, and return a function that waits for the reply until the deadline."""
+        self._end_late()
+        future = self._executor.submit(self._store.turn, request)
+        return lambda: self._answer(future)
+
+    def _answer(self, future: Future[Reply]) -> Reply:
+        if wait([future], DEADLINE).not_done:
+            self._late = None if future.cancel() else future
+            raise exceptions.TimeoutError(LATE)
+        return future.result()
+
+    def _end_late(self) -> None:
+        if self._late is not None and wait([self._late], DEADLINE).not_done:
+            raise exceptions.TimeoutError(LATE)
+        self._late = None
 
 
 class Part:
@@ -98,19 +145,22 @@ class PartedBeat:
         self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
         lock_key = scheduler.lock_key
         terms = (scheduler.lock_timeout, self._clock, new_token(), self._silence_of)
+        # Of few connections, one is for the wake-up, and one for the beat itself.
+        limit = conf.redbeat_redis_options.get("max_connections")
+        threads = min(len(stores), max(limit - SPARE_CONNECTIONS, 1)) if limit else len(stores)
+        self.executor = ThreadPoolExecutor(threads, THREAD)
         self.locks: list[BeatLock | None] = []
         self._parts: list[Part] = []
         for number, store in enumerate(stores):
             key = lock_key and self._layout.lock_key(number, lock_key)
             lock = BeatLock(store, key, *terms) if key else None
             self.locks.append(lock)
-            beat = Beat(scheduler, store, lock, statics[number], shared)
+            patient = PatientStore(store, self.executor) if threads == len(stores) else store
+            beat = Beat(scheduler, cast("Store", patient), lock, statics[number], shared)
             self._parts.append(Part(number, store, beat))
         self.health = BeatHealth(self._clock)
-        # Of few connections, one is for the wake-up, and one for the beat itself.
-        limit = conf.redbeat_redis_options.get("max_connections")
-        threads = min(len(stores), max(limit - SPARE_CONNECTIONS, 1)) if limit else len(stores)
-        self.executor = ThreadPoolExecutor(threads, "redbeat-part")
+        #: The read of the list of beats that has not ended.
+        self._beats: Future[Any] | None = None
         #: The local times of the last read of the list of beats, and of the last tick of part 0.
         self._looked_at = self._first_ticked_at = -math.inf
         #: The local time of the last request of each beat to the first part.
@@ -237,13 +287,19 @@ class PartedBeat:
         Two round trips, unless the first part did not answer its last tick.
         """
         part, lock = self._parts[0], self.locks[0]
-        if self._clock() - self._looked_at < LOOK_INTERVAL:
+        patience = 0.0
+        if self._beats is None:
+            if self._clock() - self._looked_at < LOOK_INTERVAL:
+                return
+            self._looked_at = self._clock()
+            if part.asked is not None or not part.beat.available:
+                return
+            self._beats, patience = self.executor.submit(part.store.beats, FORGET_AFTER), PATIENCE
+        if wait([self._beats], patience).not_done:
             return
-        self._looked_at = self._clock()
-        if part.asked is not None or not part.beat.available:
-            return
+        asked, self._beats = self._beats, None
         try:
-            found = part.store.beats(FORGET_AFTER)
+            found = asked.result()
         except (RedisError, OSError) as error:
             logger.warning("beat: Cannot read which beats are active: %s", described(error))
             return

@@ -39,13 +39,16 @@ NAMES = [
 
 
 class SlowStore(Store):
-    """A store that does not answer while its prefix stands in ``silent``."""
+    """A store that does not answer while its prefix stands in ``silent``.
 
-    silent: ClassVar[dict[str, threading.Event]] = {}
+    The number beside the event is how many turns it still answers.
+    """
+
+    silent: ClassVar[dict[str, tuple[threading.Event, Iterator[int]]]] = {}
 
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
-        gate = self.silent.get(self.keys.prefix)
-        if gate is not None:
+        gate, answers = self.silent.get(self.keys.prefix, (None, iter(())))
+        if gate is not None and next(answers, None) is None:
             gate.wait()
         return super().begin_turn(request)
 
@@ -74,9 +77,10 @@ def app() -> Iterator[Celery]:
 
 
 @contextmanager
-def silence(number: int) -> Iterator[threading.Event]:
-    """Silence a part until the end of the context, or until the event is set."""
-    gate = SlowStore.silent[LAYOUT.prefixes[number]] = threading.Event()
+def silence(number: int, after: int = 0) -> Iterator[threading.Event]:
+    """Silence a part after some turns until the end of the context, or until the event is set."""
+    gate = threading.Event()
+    SlowStore.silent[LAYOUT.prefixes[number]] = gate, iter(range(after))
     try:
         yield gate
     finally:
@@ -124,6 +128,22 @@ def test_a_silent_part_keeps_no_other_waiting(app: Celery, number: int) -> None:
         with silence(number):
             save_all(app)
             others = {name for name in NAMES if name != NAMES[number]}
+            wait_until(lambda: beat.tick() is not None and set(beat.sent) == others)
+            for _ in range(3):
+                assert beat.tick() > 0
+        wait_until(lambda: beat.tick() is not None and set(beat.sent) == {*NAMES})
+        assert len(beat.sent) == SHARDS
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_part_that_falls_silent_within_its_tick_keeps_no_other_waiting(
+    app: Celery, number: int
+) -> None:
+    """The part gives out its entry, and does not answer the turn that holds the run."""
+    with closing(started(app)) as beat:
+        others = {name for name in NAMES if name != NAMES[number]}
+        with silence(number, after=1):
+            save_all(app)
             wait_until(lambda: beat.tick() is not None and set(beat.sent) == others)
             for _ in range(3):
                 assert beat.tick() > 0
