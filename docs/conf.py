@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     # dateutil's manual has no such name.
     ("py:class", r"dateutil\._common\.weekday"),
     # Type variables.
-    ("py:class", r"redbeat\.entry\.Self|redbeat\.schedules\.registry\.S"),
+    ("py:class", r"redbeat\.entry\.Self|redbeat\.codec\.types\.S"),
 ]
 #: Names in annotations that other manuals list under another name.
 LISTED_AS = {
