@@ -731,7 +731,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
             time, ``max_runs`` or history. If an enabled entry is still finished after a save, a
-            warning is logged.
+            warning is logged. Raises :exc:`ConflictError` if others change the entry during each of
+            20 tries.
 
             With ``if_unchanged``, the first writer wins. A save with ``if_unchanged`` raises
             :exc:`ConflictError` if another program changed or deleted the entry after you loaded
@@ -927,7 +928,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         count = self.total_run_count + (not only_update_last_run_at)
         entry.adopt(History(ran_at, count, nominal))
         if run is None:
-            saving.record_run(store_of(entry.app), entry)
+            saving.reschedule(store_of(entry.app), entry, wins=True)
         else:
             run.successor = entry
         return entry

@@ -6,10 +6,9 @@ has another one, the answer brings it along, and the save begins again from ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
@@ -19,7 +18,7 @@ from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import object_in
 from redbeat.entries import history
 from redbeat.entries.calendars import give_calendars
-from redbeat.entries.changes import ATTEMPTS, NOW, after, apply, editing, read, state_of, texts_in
+from redbeat.entries.changes import NOW, after, apply, editing, read, state_of, texts_in
 from redbeat.entries.decide import aware, is_own_time, same_instant
 from redbeat.entries.history import SavedState, Texts
 from redbeat.entries.policy import in_utc
@@ -28,7 +27,7 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.commands import batches, not_an_entry
 from redbeat.storage.reading import NOTHING_HAS
-from redbeat.storage.rows import Answer, Change, Look, Reply, Request, Row, digest_of
+from redbeat.storage.rows import Answer, Change, Look, Row, digest_of
 from redbeat.storage.store import Store, store_of
 
 if TYPE_CHECKING:
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 #: The accepted difference between the clocks of two hosts, in seconds.
 TOLERANCE: Final = 0.5
+
+#: How often a save is tried of an entry that others change at the same time.
+MOST_TRIES: Final = 20
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class _Save:
         entry: the entry, as users hold it.
         texts: the definition and policy to store, None to store the history alone.
         if_unchanged: whether Redis must have those that the entry was loaded with, or no entry if
-            it was not loaded. Always true for the history alone, which no save insists on.
+            it was not loaded.
         row: what the save expects.
         wins: whether the history of the entry replaces a stored one that it does not know.
         meta: the text to store as ``meta``, None to keep the stored one.
@@ -198,7 +200,8 @@ def save(store: Store, entries: Iterable[Any], *, if_unchanged: bool = False) ->
     One round trip per 500 entries. One more for each try of those of which another row is stored:
     after a run, an edit, or because a new object replaces a stored entry. Two more for a batch
     with calendars. Nothing is written if an entry is invalid. An entry whose key is not a hash is
-    an error after the others of its batch were stored.
+    an error after the others of its batch were stored, and so is one that others change during
+    each of 20 tries.
     """
     _write(store, [_begin(entry, if_unchanged) for entry in entries])
 
@@ -220,28 +223,17 @@ def save_all(store: Store, entries: Iterable[Any]) -> int:
 
 
 def _write(store: Store, saves: Sequence[_Save]) -> None:
-    """Store entries; make the changes of a batch while Redis writes the batch before."""
-    finish: Callable[[], None] | None = None
     for batch in batches(saves):
-        try:
-            changes = _changes(store, batch, insist=False)
-        finally:
-            if finish is not None:
-                finish()
-        ahead = len(batch) < len(saves)
-        read = store.begin_turn(Request("program", None, changes, ahead=ahead))
-        finish = partial(_finish, store, batch, changes, read)
-    if finish is not None:
-        finish()
+        _write_batch(store, batch)
 
 
-def _finish(
-    store: Store, left: Sequence[_Save], changes: Sequence[Change], read: Callable[[], Reply]
-) -> None:
-    """Take in what became of a batch; try again what differed."""
-    reply = read()
+def _write_batch(store: Store, left: Sequence[_Save]) -> None:
+    """Store entries; try again what differs from what was expected."""
     problems: list[Exception] = []
-    for attempt in range(ATTEMPTS + 1):
+    for _ in range(MOST_TRIES):
+        version, now = use_calendars(store, [one.entry for one in left]), datetime.now(UTC)
+        changes = [_change(one, now, version) for one in left]
+        reply = apply(store, changes)
         tried, left = zip(left, changes, reply.answers, strict=True), []
         for one, change, answer in tried:
             try:
@@ -249,24 +241,11 @@ def _finish(
                     left.append(one)
             except (ConflictError, InvalidEntryError) as problem:
                 problems.append(problem)
-        if not left or attempt == ATTEMPTS:
+        if not left:
             break
-        changes = _changes(store, left, insist=attempt == ATTEMPTS - 1)
-        reply = apply(store, changes)
-    problems += [ConflictError(str(one.entry.name)) for one in left if one.if_unchanged]
+    problems += [ConflictError(str(one.entry.name)) for one in left]
     if problems:
         raise problems[0]
-
-
-def _changes(store: Store, saves: Sequence[_Save], insist: bool) -> list[Change]:
-    """Return the changes that store entries; with ``insist``, whatever there is."""
-    version, now = use_calendars(store, [one.entry for one in saves]), datetime.now(UTC)
-    changes = [_change(one, now, version) for one in saves]
-    if insist:
-        for one, change in zip(saves, changes, strict=True):
-            if not one.if_unchanged:
-                _expect_nothing(change)
-    return changes
 
 
 def use_calendars(store: Store, entries: Sequence[Any]) -> str | None:
@@ -309,18 +288,6 @@ def _change(save: _Save, now: datetime, version: str | None) -> Change:
         if 1 <= since <= now.timestamp():
             change.add = since  # an entry that is not edited is as late as it was
     return change
-
-
-def _expect_nothing(change: Change) -> None:
-    """Let a change store an entry whatever there is, as RedBeat 2 would.
-
-    Beats keep their state; it tells them that definition and history are no longer those it belongs
-    to. So a run that is being published or recorded is neither lost nor doubled. A beat looks at
-    the entry at once, and decides when it is due.
-    """
-    change.mark, change.expect, change.covers, change.add = "", None, "", NOW
-    del change.set[words.STATE]
-    change.unset = tuple(field for field in change.unset if field == words.POLICY)
 
 
 def _new_state(save: _Save, now: datetime) -> State:
@@ -477,23 +444,15 @@ def _note_saved(save: _Save, change: Change) -> None:
 # -- the history alone -----------------------------------------------------------------------------
 
 
-def reschedule(store: Store, entry: Any) -> None:
+def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
     """Store the last run and run count that a program has set, and when the entry is due then.
 
-    Nothing else is stored, and nothing if the entry was deleted. Takes a round trip, two if the
-    entry was not loaded, and one more for each change in between.
+    With ``wins``, they replace a stored history that the entry does not know: that of a run which
+    no beat records. Nothing else is stored, and nothing if the entry was deleted. Takes a round
+    trip, two if the entry was not loaded, and one more for each change in between.
     """
     entry.writable_key()
-    _write(store, [_Save(entry, None, True, _row_of(entry))])
-
-
-def record_run(store: Store, entry: Any) -> None:
-    """Store the history of an entry after a run that no beat records; see :func:`reschedule`.
-
-    The history of the entry wins.
-    """
-    entry.writable_key()
-    _write(store, [_Save(entry, None, True, _row_of(entry), wins=True)])
+    _write(store, [_Save(entry, None, False, _row_of(entry), wins)])
 
 
 def _history_change(save: _Save, now: datetime) -> Change:

@@ -116,8 +116,7 @@ class Request(NamedTuple):
     server, the broker's database and the schedule's. ``counts`` are added to the stats once for a
     ``counts_id``; a turn with a ``counts_id`` also notes that this beat is there, and how many
     entries are. ``in_hand`` notes the keys that the turn gives out. With
-    ``leads_only``, a beat that stands by changes nothing: the answers are STALE. With ``ahead``, a
-    store of programs sends the request before it waits for the reply, too.
+    ``leads_only``, a beat that stands by changes nothing: the answers are STALE.
     """
 
     token: str
@@ -129,7 +128,6 @@ class Request(NamedTuple):
     counts_id: str = ""
     in_hand: bool = False
     leads_only: bool = False
-    ahead: bool = False
 
 
 class Counted(NamedTuple):

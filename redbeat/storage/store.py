@@ -21,7 +21,7 @@ from redbeat.storage.keys import Keys
 from redbeat.storage.layout import layout_of
 from redbeat.storage.reading import Reading
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request
-from redbeat.storage.scripts import load_script, overlaps, runs_once
+from redbeat.storage.scripts import load_script, runs_once
 from redbeat.storage.shards import ShardedKeys, ShardedStore
 from redbeat.storage.views import Presence
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
@@ -141,31 +141,8 @@ class Store(Reading):
             then = self._replicas.wait if waits else None
             read = load_script("turn").begin(self.client, keys, args, then)
         else:
-            read = self._begin_repeatable(keys, args, request.ahead)
+            read = partial(self._run, "turn", keys, args)  # with the retries of the client
         return lambda: self._reply(request, texts, read())
-
-    def _begin_repeatable(
-        self, keys: list[str], args: list[bytes], ahead: bool
-    ) -> Callable[[], Any]:
-        """Return a function that carries out a turn with the client's retries.
-
-        With ``ahead``, send the turn now, and with the retries only if that fails.
-        """
-        repeat = partial(self._run, "turn", keys, args)
-        if not (ahead and overlaps(self.client, self.keys.schedule)):
-            return repeat
-        try:
-            first = load_script("turn").begin(self.client, keys, args)
-        except (RedisError, OSError):
-            return repeat
-
-        def read() -> Any:
-            try:
-                return first()
-            except (RedisError, OSError):
-                return repeat()
-
-        return read
 
     def say(
         self, key: str, line: str, *, kind: str, age: float | None = None, doubt: str = ""

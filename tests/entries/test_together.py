@@ -210,17 +210,17 @@ class TestPublished:
         assert messages_of(beat) == [[1]]
         assert not world.stored()
 
-    def test_a_save_that_insists_keeps_the_record(self, world: World, beat: Any) -> None:
+    def test_a_save_that_is_tried_again_keeps_the_record(self, world: World, beat: Any) -> None:
         entry = overdue(world)
         entry.args = [2]
 
-        def insist() -> None:
+        def save() -> None:
             row = world.row()
             world.store.before = [lambda: touch(world)] * 5
             assert world.save(entry) == 6
             assert world.state().hold == state_of(row).hold
 
-        before_change(beat, "meta", insist)
+        before_change(beat, "meta", save)
         tick_until(beat, lambda: world.load().total_run_count == 1)
         assert messages_of(beat) == [[1]]
         assert world.definition()["args"] == [2]

@@ -233,8 +233,8 @@ def test_a_count_that_is_reset_is_reset(app: Celery, redis_client: redis.Redis) 
     assert (load(app).last_run_at, load(app).total_run_count) == (last, 0)
 
 
-def test_an_entry_that_runs_continuously_can_be_saved(app: Celery, redis_url: str) -> None:
-    """Another process records a run before each command of the save."""
+def test_an_entry_that_runs_again_and_again_can_be_saved(app: Celery, redis_url: str) -> None:
+    """Another process records a run before each of the first ten commands of the save."""
     entry(app).save()
     wire, runs = wired_client(redis_url), 0
 
@@ -243,7 +243,8 @@ def test_an_entry_that_runs_continuously_can_be_saved(app: Celery, redis_url: st
         runs += 1
         with redis.Redis.from_url(redis_url) as client:
             client.hset(KEY, "meta", encode_meta(ago(seconds=30), runs))
-        wire.before_command(run)
+        if runs < 10:
+            wire.before_command(run)
 
     found = load(app)
     app.redbeat_redis = wire
@@ -251,7 +252,7 @@ def test_an_entry_that_runs_continuously_can_be_saved(app: Celery, redis_url: st
     found.args = [1]
     found.save()
     assert load(app).args == [1]
-    assert load(app).total_run_count == runs > 1
+    assert load(app).total_run_count == runs == 10
 
 
 def test_saving_a_concurrently_deleted_entry_stores_it_with_its_history(

@@ -220,12 +220,4 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "if False and not any(",
         ("tests/scheduler/test_side_keys.py",),
     ),
-    Mutant(
-        "statics-of-another-believed",
-        "A first tick does not see that another beat wrote static entries after the start.",
-        "beat/statics.py",
-        "store.noted(WRITTEN) == self._note",
-        "True",
-        ("tests/beat/test_statics.py",),
-    ),
 )
