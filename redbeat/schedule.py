@@ -21,7 +21,7 @@ from redbeat.management.find import Filter, Search
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.commands import batches
+from redbeat.storage.reading import batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 

@@ -30,9 +30,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 from redbeat.beat import broker
 from redbeat.beat.beat import Beat
 from redbeat.beat.lock import BeatLock
+from redbeat.beat.message import headers_of, options_of, publish
 from redbeat.beat.own_code import due_rows
 from redbeat.beat.parts import PartedBeat
-from redbeat.beat.publish import headers_of, options_of, publish
 from redbeat.beat.statics import Statics
 from redbeat.beat.stop_signals import STOP, HeldSignals
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
@@ -49,8 +49,9 @@ from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
 from .settings import LOG_EACH
-from .storage import checks, layout, own_keys, scripts
+from .storage import checks, own_keys, scripts
 from .storage import client as clients
+from .storage.keys import layout_of
 from .storage.rows import Row
 from .storage.store import Store, store_of_shard
 
@@ -265,7 +266,7 @@ class RedBeatScheduler(Scheduler):
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
-        return self._statics[layout.layout_of(conf_of(self.app)).shard_of(str(name))]
+        return self._statics[layout_of(conf_of(self.app)).shard_of(str(name))]
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:

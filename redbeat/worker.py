@@ -21,7 +21,7 @@ from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redbeat.beat.publish import OVERLAP_HEADER
+from redbeat.beat.message import OVERLAP_HEADER
 from redbeat.codec.stored import moment_in
 from redbeat.config import App
 from redbeat.entries.runs import RunResult, RunState

@@ -26,7 +26,7 @@ from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
 from redbeat.beat.turn import LIMIT, MOST_CHANGES
-from redbeat.storage.commands import BATCH
+from redbeat.storage.reading import BATCH
 
 
 def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:

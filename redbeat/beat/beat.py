@@ -27,15 +27,14 @@ from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
 from redbeat.storage.checks import explained
-from redbeat.storage.commands import HOST_AHEAD, PROBLEM
 from redbeat.storage.own_keys import check_destinations
+from redbeat.storage.reading import HOST_AHEAD, PROBLEM
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
-from . import outcome, publish, trouble
+from . import message, outcome, trouble
 from .load import Rules
-from .message import FEWEST_RUNS, Messages
 from .one_step import OneStep
 from .outcome import Outcome
 from .own_code import OwnCode, OwnTick
@@ -82,7 +81,7 @@ class Shared:
     def __init__(self, scheduler: Any, client: Any) -> None:
         conf, clock = ensure_conf(scheduler.app), scheduler.clock
         self.own = OwnCode(scheduler)
-        self.messages = Messages(scheduler.app, conf)
+        self.messages = message.Messages(scheduler.app, conf)
         self.one_step = OneStep(client, conf, clock)
         # As many again may be in flight.
         self.sender = Sender(max(1, conf.publish_window // 2), clock)
@@ -538,7 +537,7 @@ class Beat:
             self._outcome.version = reply.version
         started = self._clock()
         producer = None
-        if len(rows) + len(self._ready) >= FEWEST_RUNS:
+        if len(rows) + len(self._ready) >= message.FEWEST_RUNS:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
         self._messages.begin(producer)
@@ -559,7 +558,7 @@ class Beat:
         has_more = reply.next is not None and reply.next <= reply.now
         if self._turn.has_looked or not has_more:
             return None
-        if not FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
+        if not message.FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
             return None
         if not self._suspects.is_idle or self.sync.statics.unwritten or self._broker.failures:
             return None
@@ -635,8 +634,8 @@ class Beat:
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
         iso, identity = send.at.isoformat(), run.state.identity
-        run.headers = publish.headers_of(rule, send, iso)
-        run.own_id = publish.id_of(rule, send, iso, self._conf.key_prefix, identity)
+        run.headers = message.headers_of(rule, send, iso)
+        run.own_id = message.id_of(rule, send, iso, self._conf.key_prefix, identity)
         run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
         delivery = rule.policy.delivery or self._conf.delivery
         if delivery == AT_MOST_ONCE:
@@ -691,8 +690,8 @@ class Beat:
             run.own = self._own.call(run, producer)
             return run.own
         once = run.stage == FIRST
-        options = publish.options_of(rule.options, run.headers, run.task_id, once)
-        return partial(publish.publish, self._scheduler, rule, options, producer)
+        options = message.options_of(rule.options, run.headers, run.task_id, once)
+        return partial(message.publish, self._scheduler, rule, options, producer)
 
     def _publish_ready(self) -> None:
         """Publish the runs that are held or recorded, and record those that were published.

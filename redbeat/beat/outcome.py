@@ -23,7 +23,7 @@ from redbeat.errors import reason_of
 from redbeat.metrics.counters import Counters
 from redbeat.printing import encodable, get_logger, plural
 from redbeat.storage import words
-from redbeat.storage.layout import layout_of
+from redbeat.storage.keys import layout_of
 from redbeat.storage.rows import Answer, Change, Row, digest_of, new_mark
 
 logger = get_logger("celery.beat")

@@ -27,13 +27,12 @@ from redbeat.entries.state import SCHEDULED
 from redbeat.entry import RedBeatSchedulerEntry, is_redbeat_entry
 from redbeat.errors import CannotRunHereError, RedBeatError, described
 from redbeat.printing import get_logger
-from redbeat.storage.commands import ask, ask_aside
-from redbeat.storage.reading import read_rows
+from redbeat.storage.reading import ask, ask_aside, read_rows
 from redbeat.storage.rows import Look, Row
 from redbeat.storage.store import Store
 from redbeat.storage.words import INBOX
 
-from .whose import LIBRARY, OURS, USER, judge, overridden, whose
+from .surroundings import LIBRARY, OURS, USER, judge, overridden, whose
 
 if TYPE_CHECKING:
     from .beat import Beat

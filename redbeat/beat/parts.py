@@ -36,7 +36,7 @@ from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
-from redbeat.storage.layout import layout_of
+from redbeat.storage.keys import layout_of
 from redbeat.storage.rows import Reply, Request
 from redbeat.storage.scripts import SPARE_CONNECTIONS
 from redbeat.storage.store import Store

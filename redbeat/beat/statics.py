@@ -21,7 +21,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
-from redbeat.storage import commands, words
+from redbeat.storage import reading, words
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of
 from redbeat.storage.store import Store
@@ -186,7 +186,7 @@ class Statics:
 
     def _remove(self, here: Here, stale: Iterable[str]) -> bool:
         """Remove entries; return False if this beat does not hold the lock any more."""
-        for names in commands.batches(sorted(stale)):
+        for names in reading.batches(sorted(stale)):
             keys = [here.store.keys.entry(name) for name in names]
             # Keys that are not hashes belong to others, and stay.
             rows = [row for row in read_rows(here.store, keys) if not row.problem]
@@ -201,7 +201,7 @@ class Statics:
 
     def _write(self, here: Here) -> bool:
         """Write entries; return whether all were written."""
-        for batch in commands.batches(list(self._entries)):
+        for batch in reading.batches(list(self._entries)):
             names = {self._entries[name].key: name for name in batch}
             rows = read_rows(here.store, names)
             for _ in range(MOST_TRIES):

@@ -29,7 +29,7 @@ from redbeat.errors import ConfigurationError, DecodeError, described
 from redbeat.metrics.counters import split
 from redbeat.printing import get_logger, plural
 from redbeat.signals import emit, schedule_lost, statics_synced
-from redbeat.storage import checks, commands, outside, words
+from redbeat.storage import checks, reading, words
 from redbeat.storage.beats import FORGET_AFTER
 from redbeat.storage.keys import WRONG_TYPE
 from redbeat.storage.reading import read_rows
@@ -207,10 +207,10 @@ class Upkeep:
     def _enabled(self, reply: Reply) -> list[Change]:
         """Return the changes that make due what a program enabled. One or two round trips."""
         page = (self._store.keys.schedule, DISABLED, DISABLED, "LIMIT", self._offset, PAGE)
-        (found,) = commands.ask(self._store.client, ("ZRANGEBYSCORE", *page))
+        (found,) = reading.ask(self._store.client, ("ZRANGEBYSCORE", *page))
         rows = read_rows(self._store, map(text_of, found))
         # A beat says what is wrong with an entry that it cannot read.
-        enabled = [row.key for row in rows if outside.definition_of(row).get("enabled", True)]
+        enabled = [row.key for row in rows if reading.definition_of(row).get("enabled", True)]
         self._offset = self._offset + PAGE - len(enabled) if len(rows) == PAGE else 0
         for key in enabled:
             logger.info("beat: Entry %s was enabled by another program", key)
@@ -219,9 +219,9 @@ class Upkeep:
     def _reviewed(self, reply: Reply) -> list[Change]:
         """Return the changes that release what was changed in its quarantine. Two round trips."""
         scan = ("HSCAN", self._store.keys.quarantine, self._cursor, "COUNT", PAGE)
-        cursor, found = commands.ask_aside(self._store.client, *scan) or (START, {})
+        cursor, found = reading.ask_aside(self._store.client, *scan) or (START, {})
         self._cursor = int(cursor)
-        notes = {text_of(key): record_in(text_of(note)) for key, note in commands.pairs_of(found)}
+        notes = {text_of(key): record_in(text_of(note)) for key, note in reading.pairs_of(found)}
         rows = read_rows(self._store, notes)
         changes, version = [], reply.version or ""
         for row, note in zip(rows, notes.values(), strict=True):
@@ -235,8 +235,8 @@ class Upkeep:
 
     def _scan(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
         """Return what to put back of the next keys. Two or three round trips."""
-        following, rows = outside.rows_outside(self._store, cursor, SCANNED)
-        entries = [row for row in rows if outside.is_entry(self._store, row)]
+        following, rows = reading.rows_outside(self._store, cursor, SCANNED)
+        entries = [row for row in rows if reading.is_entry(self._store, row)]
         # A schedule without a note was perhaps never seen whole: what is outside stays there, as
         # does what no change of ours ever gave a score.
         was_whole = seconds_in(self._mark) is not None
@@ -260,9 +260,9 @@ class Upkeep:
     def _from_future(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
         """Return the changes of the next members whose history lies in the future."""
         scan = ("ZSCAN", self._store.keys.schedule, cursor, "COUNT", PAGE)
-        ((following, found),) = commands.ask(self._store.client, scan)
+        ((following, found),) = reading.ask(self._store.client, scan)
         latest = reply.now + CLOCK_STEP
-        keys = {text_of(key) for key, score in commands.pairs_of(found) if float(score) > latest}
+        keys = {text_of(key) for key, score in reading.pairs_of(found) if float(score) > latest}
         looked = (_back_to_now(row, reply.now) for row in read_rows(self._store, keys))
         changes = [change for change in looked if change is not None]
         if changes:
@@ -301,8 +301,8 @@ class Upkeep:
     def _side_keys(self, command: str, key: str, cursor: int) -> tuple[int, list[str]]:
         """Return the next cursor, and the next fields or members of a side key. One round trip."""
         scan = (command, key, cursor, "COUNT", PORTION)
-        following, found = commands.ask_aside(self._store.client, *scan) or (START, ())
-        return int(following), [text_of(field) for field, _ in commands.pairs_of(found)]
+        following, found = reading.ask_aside(self._store.client, *scan) or (START, ())
+        return int(following), [text_of(field) for field, _ in reading.pairs_of(found)]
 
 
 def _removal(command: str, name: str, over: Sequence[str]) -> list[Change]:
@@ -408,7 +408,7 @@ class Sync:
         """
         exclusive = alone or not self.turn.is_shared
         self.rules.forget()
-        zone = self.store.noted(commands.TIME_ZONE)
+        zone = self.store.noted(reading.TIME_ZONE)
         counts = self.statics.sync(self.store, self.turn.exchange, now, exclusive)
         self.statics.unwritten = counts is None or not self._follow_zone(zone, now)
         if counts is not None and not self.statics.unwritten:
@@ -462,7 +462,7 @@ class Sync:
             timing, count = decide.Change(before, None, now), 0
             parts = self.store.scan()
             members = {key for part in parts for key, score in part if score != PARKED}
-            for keys in commands.batches(sorted(members)):
+            for keys in reading.batches(sorted(members)):
                 rows = read_rows(self.store, keys)
                 found = [self._in_new_zone(row, timing) for row in rows]
                 written = [change for change in found if change is not None]
@@ -471,7 +471,7 @@ class Sync:
                 count += len(written)
             entries = plural(count, "entry", "entries")
             logger.warning("beat: Computes the next runs of %s in %s", entries, zone)
-        self.turn.exchange([Change("", index=[["HSET", words.STATS, commands.TIME_ZONE, zone]])])
+        self.turn.exchange([Change("", index=[["HSET", words.STATS, reading.TIME_ZONE, zone]])])
         return True
 
     def _in_new_zone(self, row: Row, timing: decide.Change) -> Change | None:

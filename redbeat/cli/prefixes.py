@@ -18,10 +18,9 @@ from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
 from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
-from redbeat.storage import beats, checks, commands, store
+from redbeat.storage import beats, checks, reading, store
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.keys import Keys
-from redbeat.storage.layout import Layout, layout
+from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
@@ -163,7 +162,7 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
 
 
 #: The fields of the stats that hold only for the number of shards that wrote them.
-OF_ONE_LAYOUT: Final = (commands.LAYOUT, "members", "lost")
+OF_ONE_LAYOUT: Final = (reading.LAYOUT, "members", "lost")
 
 
 def _copy(console: Console, client: Any, source: Layout, target: Layout, force: bool) -> Counts:
@@ -176,7 +175,7 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
             "use --force"
         )
         _fail_if_incomplete(counts, "in the new shards", advice)
-    sums = commands.total_stats([_store(client, prefix) for prefix in source.prefixes])
+    sums = reading.total_stats([_store(client, prefix) for prefix in source.prefixes])
     stats = Keys(target.prefixes[0]).stats
     for name, text in sums.items():
         if name not in OF_ONE_LAYOUT:

@@ -13,8 +13,8 @@ from redbeat.config import key_aside
 from redbeat.entries.changes import apply
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.commands import ask
 from redbeat.storage.keys import naming_wrong_types
+from redbeat.storage.reading import ask
 from redbeat.storage.rows import Change, new_mark
 from redbeat.storage.store import Store
 from redbeat.storage.words import CALENDAR_TEXTS, CALENDAR_VERSION

@@ -25,8 +25,7 @@ from redbeat.entries.policy import in_utc
 from redbeat.entries.state import NO_RESULTS, State
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
-from redbeat.storage.commands import batches, not_an_entry
-from redbeat.storage.reading import NOTHING_HAS
+from redbeat.storage.reading import NOTHING_HAS, batches, not_an_entry
 from redbeat.storage.rows import Answer, Change, Look, Row, digest_of
 from redbeat.storage.store import Store, store_of
 

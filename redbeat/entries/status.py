@@ -25,11 +25,9 @@ from redbeat.entries.runs import Occurrence, RunResult
 from redbeat.entries.state import Pause, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
-from redbeat.storage.commands import batches
-from redbeat.storage.reading import Reading
+from redbeat.storage.reading import Counts, Past, Reading, Shown, batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Counts, Past, Shown
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry

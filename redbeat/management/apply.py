@@ -23,7 +23,7 @@ from redbeat.presentation.describe import policy, schedule_text
 from redbeat.presentation.describe import stored as stored_values
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage import commands, views
+from redbeat.storage import reading
 from redbeat.storage.store import Store
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class PlannedChange(NamedTuple):
     action: str
     entry: Any
     problem: str = ""
-    row: views.Shown | None = None
+    row: reading.Shown | None = None
 
     @property
     def change(self) -> Change:
@@ -170,7 +170,7 @@ def plan_entries(
     If ``prune`` is false, no entry is removed. This function writes nothing. Takes one round trip
     per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
     """
-    for batch in commands.batches(entries.items()):
+    for batch in reading.batches(entries.items()):
         rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
         for (name, entry), row in zip(batch, rows, strict=True):
             yield _planned(managed_by, name, entry, row, adopt)
@@ -183,7 +183,7 @@ def plan_entries(
 
 
 def _planned(
-    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: views.Shown, adopt: bool
+    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: reading.Shown, adopt: bool
 ) -> PlannedChange:
     problem = obstacle(row)
     if row.definition is None:
@@ -203,7 +203,7 @@ def _planned(
     return PlannedChange(name, "unchanged" if unchanged else "changed", entry, problem, row)
 
 
-def obstacle(row: views.Shown, static: bool = False) -> str:
+def obstacle(row: reading.Shown, static: bool = False) -> str:
     """Return the reason why a stored entry must not be overwritten, or "" if there is no reason.
 
     ``static`` is true if the new entry is a static entry.
@@ -215,7 +215,7 @@ def obstacle(row: views.Shown, static: bool = False) -> str:
     return ""
 
 
-def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: views.Shown) -> str:
+def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: reading.Shown) -> str:
     old = stored_entry(row, entry)
     owner = None if old is None else old.policy_field("managed_by")
     if owner == managed_by:
@@ -224,7 +224,7 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: views.S
     return f"is already stored and {by}; with --adopt, this file manages the entry"
 
 
-def stored_entry(row: views.Shown, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
+def stored_entry(row: reading.Shown, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
     """Return the entry that ``entry`` replaces, or None if missing or unreadable."""
     if row.definition is None:
         return None
@@ -234,7 +234,7 @@ def stored_entry(row: views.Shown, entry: RedBeatSchedulerEntry) -> RedBeatSched
         return None
 
 
-def _same_texts(row: views.Shown, entry: RedBeatSchedulerEntry) -> bool:
+def _same_texts(row: reading.Shown, entry: RedBeatSchedulerEntry) -> bool:
     texts = entry.texts()
     with suppress(ValueError):
         stored = [json.loads(text or "null") for text in (row.definition, row.policy)]
@@ -287,7 +287,7 @@ class Change(NamedTuple):
 
 
 def change_of(
-    action: str, row: views.Shown, entry: RedBeatSchedulerEntry, score: float | None
+    action: str, row: reading.Shown, entry: RedBeatSchedulerEntry, score: float | None
 ) -> Change:
     """Return the change to show of an entry, which will have this score."""
     fields = {} if action == "unchanged" else differences(stored_entry(row, entry), entry)

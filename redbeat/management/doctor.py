@@ -22,8 +22,8 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage import beats, checks, views, words
-from redbeat.storage.outside import outside
+from redbeat.storage import beats, checks, reading, words
+from redbeat.storage.reading import outside
 from redbeat.storage.store import Store, store_of
 
 from .find import pages_of
@@ -131,7 +131,7 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_row(
-    row: views.Shown, schedule: Schedule, calendars: Mapping[str, str], now: float
+    row: reading.Shown, schedule: Schedule, calendars: Mapping[str, str], now: float
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
@@ -166,7 +166,7 @@ def _of_row(
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
-def _failures(row: views.Shown, now: float) -> list[Finding]:
+def _failures(row: reading.Shown, now: float) -> list[Finding]:
     failing = status.failing_of(row, status.shown_state(row.stored, now), now)
     if failing is None:
         return []
@@ -183,7 +183,7 @@ LOOK: Final = "check the entry's history, the log of its worker, and whether a b
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
-def _entry_of(row: views.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
+def _entry_of(row: reading.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
     """Return the entry of a row; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
@@ -196,7 +196,7 @@ def _entry_of(row: views.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
     return entry
 
 
-def wrong_score(row: views.Shown, entry: RedBeatSchedulerEntry, now: float) -> str:
+def wrong_score(row: reading.Shown, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
     A score in the past counts as correct, because a beat will check the entry and set a new score.

@@ -22,11 +22,17 @@ from redbeat.entries.policy import in_utc
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable, get_logger
-from redbeat.storage.commands import BATCH, ESCAPED, GLOB_SPECIAL, batches
-from redbeat.storage.outside import outside
-from redbeat.storage.reading import Reading
+from redbeat.storage.reading import (
+    BATCH,
+    ESCAPED,
+    GLOB_SPECIAL,
+    Cursor,
+    Page,
+    Reading,
+    batches,
+    outside,
+)
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Cursor, Page
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule

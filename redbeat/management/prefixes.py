@@ -18,9 +18,8 @@ from redbeat.config import App, ensure_conf, key_aside
 from redbeat.entries import changes, decide
 from redbeat.entries.runs import with_ids
 from redbeat.errors import ConfigurationError
-from redbeat.storage import checks, commands, rows, store, words
-from redbeat.storage.keys import Keys
-from redbeat.storage.layout import Layout
+from redbeat.storage import checks, reading, rows, store, words
+from redbeat.storage.keys import Keys, Layout
 
 #: Number of entries per batch.
 PAGE = 500
@@ -164,8 +163,8 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
             _delete(client, keys, [name for name, _ in page])
             deleted += len(page)
             progress(len(page))
-        stats = commands.pairs_of(_raw(client, "HGETALL", keys.stats))
-        fields = [name for name, _ in stats if name != key_of(commands.LAYOUT)]
+        stats = reading.pairs_of(_raw(client, "HGETALL", keys.stats))
+        fields = [name for name, _ in stats if name != key_of(reading.LAYOUT)]
         if fields:
             _raw(client, "HDEL", keys.stats, *fields)
         client.delete(*{keys.schedule, keys.statics, *keys.aside} - {keys.stats})
@@ -182,9 +181,9 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
         cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor or 0, "COUNT", PAGE)
         members = [
             (bytes(member).removeprefix(prefix), score_in(score))
-            for member, score in commands.pairs_of(reply)
+            for member, score in reading.pairs_of(reply)
         ]
-        yield from commands.batches(members, PAGE)
+        yield from reading.batches(members, PAGE)
 
 
 def _entries(client: Any, keys: Keys) -> Iterator[list[SourceEntry]]:
@@ -209,7 +208,7 @@ def _fields(reply: Any) -> Fields | None:
         return None
     if isinstance(reply, Exception):
         raise reply
-    return dict(commands.pairs_of(reply))
+    return dict(reading.pairs_of(reply))
 
 
 def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:

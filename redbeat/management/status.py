@@ -19,9 +19,9 @@ from redbeat.metrics.snapshot import measured_counts
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
-from redbeat.storage.layout import layout_of
+from redbeat.storage.keys import layout_of
+from redbeat.storage.reading import Counts
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Counts
 
 
 class Shard(NamedTuple):

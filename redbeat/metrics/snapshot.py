@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from redbeat.codec.stored import record_in, score_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries import decide, state, status
-from redbeat.storage import commands, reading, views
+from redbeat.storage import reading
 from redbeat.storage.beats import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
 
 from .counters import LEADER, split
 
 
-def led_by_redbeat_2(counts: views.Counts) -> bool:
+def led_by_redbeat_2(counts: reading.Counts) -> bool:
     """Return whether a beat of RedBeat 2 holds the lock."""
     return bool(counts.holder) and BeatInfo.read(counts.holder).host is None
 
 
-def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> views.Counts:
+def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> reading.Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
     If no beat of RedBeat 3 publishes runs, the counts omit the problem that RedBeat 3 stored. A
@@ -40,7 +40,7 @@ def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) ->
 
 def measured_counts(
     store: reading.Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
-) -> tuple[views.Counts, float]:
+) -> tuple[reading.Counts, float]:
     """Return the result of :func:`count_entries`, and the offset of this host's clock in seconds.
 
     The clock offset is the time of this host minus the time of Redis. If the connection is open,
@@ -52,7 +52,7 @@ def measured_counts(
     return counts, (sent_at + clock()) / 2 - counts.now
 
 
-def _with_failing(counts: views.Counts) -> views.Counts:
+def _with_failing(counts: reading.Counts) -> reading.Counts:
     """Return the counts with the entries whose run could not be sent.
 
     Such a run counts as due since its nominal instant; the score is the time of the next attempt.
@@ -72,7 +72,7 @@ def _with_failing(counts: views.Counts) -> views.Counts:
     )
 
 
-def _without_foreign_holders(counts: views.Counts) -> views.Counts:
+def _without_foreign_holders(counts: reading.Counts) -> reading.Counts:
     """Return the counts; shards without a valid lock are in ``not_locks`` and have no holder."""
     holders = counts.holders or [counts.holder]
     not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
@@ -85,7 +85,7 @@ def _without_foreign_holders(counts: views.Counts) -> views.Counts:
     )
 
 
-def _without_disabled(counts: views.Counts, store: reading.Reading) -> views.Counts:
+def _without_disabled(counts: reading.Counts, store: reading.Reading) -> reading.Counts:
     if not counts.due:
         return counts
     page = store.page()
@@ -113,7 +113,7 @@ class Snapshot:
         overdue: the entries that had no success within their ``expect_within``.
     """
 
-    counts: views.Counts
+    counts: reading.Counts
     stats: dict[str, str]
     clock_offset: float
     lock_left: float | None
@@ -147,7 +147,7 @@ class Snapshot:
         """
         if led_by_redbeat_2(self.counts):
             return None
-        return self._age(self.stats.get(commands.LAST_TICK, ""))
+        return self._age(self.stats.get(reading.LAST_TICK, ""))
 
     def totals(self, max_entries: int) -> dict[str, int]:
         """Return the counters of all beats by field.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from redbeat.codec.stored import instant_in, whole_in
 from redbeat.config import App, ensure_conf
 
-from .layout import layout_of
+from .keys import layout_of
 from .store import store_of
 
 #: The prefix of the lock tokens of RedBeat 3.

@@ -14,9 +14,8 @@ from redbeat.config import RedBeatConfig
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
-from .commands import LAYOUT, ask
 from .keys import WRONG_TYPE, Keys, wrong_type
-from .reading import read_rows
+from .reading import LAYOUT, ask, read_rows
 from .store import Store, base_store
 
 logger = get_logger("celery.beat")

@@ -14,7 +14,7 @@ from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
 from .client import client_of
-from .layout import layout_of
+from .keys import layout_of
 
 #: The options of a message that name a queue, or that Celery makes the name of a queue from.
 DESTINATIONS: Final = ("queue", "routing_key", "exchange", "reply_to")

@@ -1,22 +1,73 @@
-"""What readers see: pages of entries, counts, and the history of one entry."""
+"""Reads the schedule: entries, pages, counts, beats, stats, and hashes outside of the schedule.
+
+Redis errors pass through unchanged, except that an error about a key of the schedule with a wrong
+Redis type names the key.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, texts_in, valid_text
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoPermissionError, ResponseError
+
+from redbeat.codec.stored import (
+    bytes_of,
+    is_valid_text,
+    record_in,
+    score_in,
+    seconds_in,
+    text_of,
+    texts_in,
+    valid_text,
+    whole_in,
+)
 from redbeat.config import key_aside
+from redbeat.connection.borrowing import replies_to
+from redbeat.connection.cluster import node_of, server_errors
+from redbeat.printing import get_logger
 from redbeat.storage import words
-from redbeat.storage.commands import BATCH, SCAN_COUNT, Commands, batches
-from redbeat.storage.keys import WRONG_TYPE, Keys
+from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
 from redbeat.storage.rows import Row, digest_of, joined_texts
-from redbeat.storage.views import Counts, Cursor, Page, Past, Presence, Shown
+from redbeat.storage.scripts import load_script
 
 if TYPE_CHECKING:
     from redbeat.storage.store import Store
+
+logger = get_logger("celery.beat")
+
+#: Characters with a special meaning in a SCAN pattern, and the replacement that makes Redis match
+#: the character literally.
+GLOB_SPECIAL: Final = re.compile(r"[\\\[\]*?]")
+ESCAPED: Final = r"\\\g<0>"
+
+#: Matches the error message of Redis for a user who has no right to access a key.
+NO_KEY: Final = re.compile(r"access .*\bkey")
+
+#: Maximum number of entries per round trip.
+BATCH: Final = 500
+
+#: Fields of the stats: the time of the last turn of a beat that leads, in UNIX seconds; the time
+#: zone of the last leader; why a beat sends no runs; by how many seconds the clock of a beat's host
+#: is ahead of Redis's, if it differs; when a worker first reported the end of a run; and, under the
+#: base prefix, the number of shards.
+LAST_TICK: Final = "last_tick"
+TIME_ZONE: Final = "timezone"
+PROBLEM: Final = "problem"
+HOST_AHEAD: Final = "host_ahead"
+REPORTS_SINCE: Final = "reports_since"
+LAYOUT: Final = "layout"
+
+#: The cursor that starts a scan. Redis also returns it with the last part of a scan.
+START: Final = 0
+
+#: Approximate number of entries that Redis reads for one part of a scan.
+SCAN_COUNT: Final = 2000
 
 #: The most bytes of a page, and the most failing entries that :meth:`Reading.counts` returns.
 MOST_BYTES: Final = 1 << 22
@@ -25,33 +76,215 @@ MOST_FAILING: Final = 1000
 #: No row has this digest.
 NOTHING_HAS: Final = "-"
 
+#: About how many keys a portion of a scan of a tool reads; a beat reads fewer at once.
+SCANNED: Final = 1000
 
-def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:
-    """Return the rows of entries; see :meth:`Reading.read`. No round trip without keys."""
-    keys = list(keys)
-    return [shown.stored for shown in store.read(keys).rows] if keys else []
+#: The suffix that ``turn.lua`` appends to the token of a beat that uses the lock.
+LOCKED = " lock"
+
+#: The score and the key of the entry after which a page begins, as strings.
+Cursor = tuple[str, str]
 
 
-def static_among(store: Store, names: Iterable[str]) -> set[str]:
-    """Return which of the ``names`` are names of static entries.
+class Shown(NamedTuple):
+    """An entry as readers see it.
 
-    Takes one round trip per 500 names, for each shard.
+    Attributes:
+        key: the key of the entry.
+        score: when the entry is due, UNIX seconds; None if it is not in the schedule.
+        stored: the row as beats see it.
+        note: the JSON note of the quarantine, "" without one.
+        static: whether the entry is from ``beat_schedule``.
+        history: lines of runs, the latest first; "" if they were not asked for.
     """
-    pages = map(store.read, batches(map(store.keys.entry, names)))
-    return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
+
+    key: str
+    score: float | None
+    stored: Row = Row("")
+    note: str = ""
+    static: bool = False
+    history: str = ""
+
+    @property
+    def definition(self) -> str | None:
+        """The stored definition, None if it is missing."""
+        return self.stored.definition
+
+    @property
+    def meta(self) -> str:
+        """The stored ``meta``, "" if it is missing."""
+        return self.stored.meta or ""
+
+    @property
+    def policy(self) -> str:
+        """The stored policy, "" if it is missing."""
+        return self.stored.policy or ""
+
+    @property
+    def problem(self) -> str:
+        """Why the entry cannot be read, "" if its texts can."""
+        if self.stored.problem:
+            return f"the key is not a hash ({self.stored.problem})"
+        if self.definition is None:
+            return "the definition is missing"
+        is_valid = is_valid_text(f"{self.definition}{self.meta}{self.policy}")
+        return "" if is_valid else "the stored text is not UTF-8"
 
 
-class Reading(Commands):
+class Past(NamedTuple):
+    """The stored runs of an entry.
+
+    ``lines`` are the lines of its history, the latest first. ``row`` is the entry without its
+    score. ``results`` are the texts of the ends that beats have taken in.
+    """
+
+    lines: str
+    row: Row
+    results: str | None
+
+
+class Page(NamedTuple):
+    """A page of entries in due order; entries that are never due come last.
+
+    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, or
+    None if the page is the last page.
+    """
+
+    now: float
+    rows: list[Shown]
+    after: Cursor | None
+
+
+class Presence(NamedTuple):
+    """An active beat. ``seen`` is the time when the beat was last seen, in UNIX seconds.
+
+    ``locked`` is true if the beat uses the lock. A beat that uses the lock is the leader or a
+    standby. Beats that do not use the lock share the work.
+    """
+
+    token: str
+    seen: float
+    locked: bool
+
+    @classmethod
+    def read(cls, member: str, seen: float) -> Presence:
+        """Return the beat for a member of the sorted set of beats and the score of the member."""
+        return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
+
+    @property
+    def member(self) -> str:
+        """The member for this beat in the sorted set of beats."""
+        return self.token + LOCKED if self.locked else self.token
+
+
+class Counts(NamedTuple):
+    """The number of entries of each kind, and the active beats.
+
+    Times are UNIX seconds of the Redis clock. ``failing`` counts the entries whose run could not be
+    sent, beyond those in ``perhaps_failing``, which tell it by their states.
+    """
+
+    now: float
+    members: int
+    statics: int
+    quarantined: int
+    disabled: int
+    parked: int
+    due: int
+    first_due: float | None
+    holder: str
+    beats: list[Presence]
+    problem: str = ""
+    failing: int = 0
+    perhaps_failing: Sequence[Row] = ()
+    #: The keys of the entries that may be overdue.
+    expected: Sequence[str] = ()
+    #: When the leader last completed a tick, None if unknown.
+    last_tick: float | None = None
+    #: For each of several shards, the token of the lock holder and the number of entries.
+    holders: Sequence[str] = ()
+    sizes: Sequence[int] = ()
+    #: The numbers of the shards whose lock key does not contain a lock.
+    not_locks: Sequence[int] = ()
+
+
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """Split ``items`` into lists of at most ``size`` items."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def not_an_entry(key: str) -> str:
+    """Return the error message for a key that is not a hash."""
+    return f"the key {key!r} is not an entry; use another name, or delete the key"
+
+
+def pattern_of(prefix: str) -> str:
+    """Return the glob pattern of all keys that begin with ``prefix``."""
+    return GLOB_SPECIAL.sub(ESCAPED, prefix) + "*"
+
+
+def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the (field, value) or (member, score) pairs of a reply.
+
+    In RESP3, a reply is a dict or a list of pairs; in RESP2, a reply is a flat list.
+    """
+    if isinstance(reply, dict):
+        return reply.items()
+    if not reply or isinstance(reply[0], (list, tuple)):
+        pairs: Iterable[tuple[Any, Any]] = reply
+        return pairs
+    return zip(reply[::2], reply[1::2], strict=True)
+
+
+def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
+    """Return the replies to commands, as bytes. One round trip; raises the first error."""
+    replies = replies_to(client, commands) if commands else []
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def ask_aside(client: Any, *command: Any) -> Any:
+    """Return the reply about a key aside of the prefix. One round trip.
+
+    Returns None without a right to the key, or if another program has made it of another type.
+    """
+    try:
+        return ask(client, command)[0]
+    except ResponseError as error:
+        if isinstance(error, NoPermissionError) or WRONG_TYPE in str(error):
+            return None
+        raise
+
+
+class Reading:
     """Reads the schedule under one key prefix.
+
+    The :attr:`parts` of a schedule with shards have a key prefix each. Without shards, the only
+    part is the object itself. The docstrings give the number of round trips for each part.
 
     A side key of a wrong type, or without a right to it, counts as empty. :meth:`counts` names it.
     """
 
+    #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
+    #: Another round trip handles the remaining entries of the script.
+    #: A script may take 4 ms longer than ``max_seconds``.
+    max_seconds: ClassVar[float] = 0.004
+
     def __init__(self, client: Any, keys: Keys) -> None:
-        super().__init__(client, keys)
+        self.client = client
+        self.keys = keys
+        self.parts: Sequence[Reading] = (self,)
         self._version: str | None = None
         #: On a server without SHA-1 (a fake one), the texts of the digests that were given out.
         self._texts: dict[str, str] | None = None
+
+    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        with naming_wrong_types(self.client, self.keys):
+            return load_script(script)(self.client, keys, args)
 
     def _ask(self, script: str, args: Sequence[Any], *lock: str) -> Any:
         """Run a script that only reads. One round trip.
@@ -61,6 +294,213 @@ class Reading(Commands):
         """
         keys = self.keys
         return self._run(script, [keys.schedule, keys.statics, keys.wakeup, *lock], args)
+
+    def _read(self, *command: Any) -> Any:
+        with naming_wrong_types(self.client, self.keys), server_errors():
+            return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _read_aside(self, *command: Any) -> Any:
+        """Run a Redis command on a key that may be outside the key prefix, and return the reply.
+
+        Returns None if the Redis user has no right to such a key, or if another program has made it
+        of another type: it counts as empty. The key is the first argument. One round trip.
+        """
+        try:
+            return self._read(*command)
+        except ResponseError as error:
+            # Without the users of a calendar, one that is in use could be deleted.
+            is_other = WRONG_TYPE in str(error) and command[1] != self.keys.calendar_users
+            if command[1] not in self.keys.aside or not (is_other or NO_KEY.search(str(error))):
+                raise
+            self.warn_of_denied(str(error))
+            return None
+
+    def warn_of_denied(self, error: str) -> None:
+        """Log once that the Redis user has no right to access the keys outside the prefix."""
+        keys = self.keys
+        if keys.prefix in keys.warned or not NO_KEY.search(error):
+            return
+        keys.warned.add(keys.prefix)
+        logger.warning(
+            "redbeat: The Redis user may not use the keys %s. Entries run, but RedBeat keeps no "
+            "counters, no reasons of quarantined entries and no list of beats. To allow the keys: "
+            "ACL SETUSER <user> '~%s'",
+            *(", ".join(keys.aside), pattern_of(key_aside(keys.prefix, ""))),
+        )
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def rank(self, key: str) -> int | None:
+        """Return the position of an entry in the schedule's sorted set, from 0. One round trip.
+
+        Returns None if the set does not contain the entry.
+        """
+        rank: int | None = self._read("ZRANK", self.keys.schedule, bytes_of(key))
+        return rank
+
+    def count_below(self, score: float) -> int:
+        """Return the number of entries whose score is lower than ``score``. One round trip."""
+        span = ("-inf", f"({score!r}")
+        return sum(int(part._read("ZCOUNT", part.keys.schedule, *span)) for part in self.parts)
+
+    def members(self) -> int:
+        """Return the number of entries. One round trip."""
+        return sum(int(part._read("ZCARD", part.keys.schedule)) for part in self.parts)
+
+    def scan(self, text: str = "*") -> Iterator[list[tuple[str, float]]]:
+        """Yield pairs (entry key, score) in no special order, in parts of about 2000 entries.
+
+        ``text`` is a glob pattern for the entry keys. A scan returns every key that stays in the
+        schedule during the whole scan. A scan may return a key several times. Takes one round trip
+        for each part.
+        """
+        for items in self._scan("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
+            yield [(text_of(member), score_in(score)) for member, score in pairs_of(items)]
+
+    def static_names(self) -> set[str]:
+        """Return the names of all static entries. One round trip per :data:`SCAN_COUNT` names.
+
+        Users of Redis have no right to SMEMBERS.
+        """
+        parts = self._scan("statics", "SSCAN", SCAN_COUNT)
+        return {text_of(name) for items in parts for name in items}
+
+    def quarantined(self, limit: int | None = None) -> dict[str, str]:
+        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
+
+        Takes one round trip per about 500 quarantined entries.
+        """
+        notes = dict(islice(self._fields("quarantine", BATCH), limit))
+        return {text_of(key): valid_text(note) for key, note in notes.items()}
+
+    def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the JSON of the calendars called ``names`` (default: all calendars).
+
+        One round trip. If ``names`` is None, the method takes one round trip per about 500
+        calendars.
+        """
+        first = self.parts[0]  # each part has all calendars
+        if names is None:
+            pairs: Iterable[tuple[Any, Any]] = first._fields("calendars", BATCH)
+        else:
+            wanted = list(names)
+            texts = first._read_aside("HMGET", first.keys.calendars, *wanted) or ()
+            pairs = zip(wanted, texts, strict=False)
+        return {text_of(name): text_of(text) for name, text in pairs if text is not None}
+
+    def calendar_users(self) -> Iterator[list[str]]:
+        """Yield the keys of entries with calendars, in parts of about 500. One round trip each."""
+        for items in self._scan("calendar_users", "SSCAN", BATCH):
+            yield [text_of(key) for key in items]
+
+    def _fields(self, which: str, count: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the (field, value) pairs of a hash, some perhaps twice.
+
+        Takes one round trip per about ``count`` fields.
+        """
+        for items in self._scan(which, "HSCAN", count):
+            yield from pairs_of(items)
+
+    def _scan(self, which: str, command: str, count: int, *options: str) -> Iterator[Any]:
+        """Yield what a scan of a key returns; nothing if the Redis user has no right to read it.
+
+        ``which`` is the name of the key in :class:`Keys`. Takes one round trip for about ``count``
+        items.
+        """
+        for part in self.parts:
+            cursor: Any = None
+            while cursor is None or int(cursor) != START:
+                scan = (command, getattr(part.keys, which), cursor or START)
+                cursor, items = part._read_aside(*scan, *options, "COUNT", count) or (START, ())
+                yield items
+
+    # -- beats -------------------------------------------------------------------------------
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of the beat that holds the lock, or "" if the lock is free.
+
+        One round trip.
+        """
+        return valid_text(self._read("GET", key))
+
+    def lock_left(self, key: str) -> float | None:
+        """Return the seconds until the lock expires, or None if the lock is free.
+
+        One round trip.
+        """
+        milliseconds = int(self._read("PTTL", key))
+        return milliseconds / 1000 if milliseconds >= 0 else None
+
+    def time(self) -> float:
+        """Return the time of the Redis server in UNIX seconds. One round trip."""
+        seconds, micros = self._read("TIME")
+        return int(seconds) + int(micros) / 1e6
+
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
+
+        The list ends with the beat that was seen last.
+        """
+        first, now = self.parts[0], int(self.time())
+        span = now - within, now + within
+        beats = first._read_aside("ZRANGEBYSCORE", first.keys.beats, *span, "WITHSCORES")
+        return [
+            Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs_of(beats or ())
+        ]
+
+    # -- the stats -----------------------------------------------------------------------------
+
+    def noted(self, field: str) -> str:
+        """Return the text in a field of the stats, "" if it is missing. One round trip."""
+        return valid_text(self._read_aside("HGET", self.keys.stats, field))
+
+    def reports_since(self) -> float | None:
+        """Return when a worker first reported the end of a run, in UNIX seconds.
+
+        Returns None if no worker has reported a run. One round trip.
+        """
+        found = [seconds_in(part.noted(REPORTS_SINCE)) for part in self.parts]
+        return min((seconds for seconds in found if seconds is not None), default=None)
+
+    def stats(self) -> dict[str, str]:
+        """Return the counters of all beats as field -> value, added up over the shards.
+
+        Takes one round trip per about 2000 fields.
+        """
+        return total_stats(self.parts)
+
+    # -- the server --------------------------------------------------------------------------
+
+    def eviction_risk(self) -> tuple[int, str] | None:
+        """Return maxmemory in bytes and the policy of a server that can evict entries, or None.
+
+        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. One round trip.
+        """
+        for part in self.parts:
+            info = part._info("memory")
+            limit, policy = int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+            if limit and policy.startswith("allkeys-"):
+                return limit, policy
+        return None
+
+    def server(self) -> dict[str, str]:
+        """Return the version and the mode of the server from INFO.
+
+        Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
+        """
+        try:
+            info = self.parts[0]._info("server")
+        except ResponseError:
+            return {}
+        # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
+        version = info.get("valkey_version") or info.get("redis_version", "")
+        mode = info.get("redis_mode") or info.get("server_mode", "")
+        return {"version": str(version), "mode": str(mode)}
+
+    def _info(self, section: str) -> Any:
+        return node_of(self.client, self.keys.schedule).info(section)
+
+    # -- rows, pages and counts -----------------------------------------------------------------
 
     def read(self, keys: Sequence[str]) -> Page:
         """Return one row per key, in the order of ``keys``.
@@ -166,3 +606,96 @@ class Reading(Commands):
                 digest = digest_of(row, covers, self._version)
                 self._texts[digest] = text_of(joined_texts(row, covers, self._version))
         return row
+
+
+def total_stats(parts: Iterable[Reading]) -> dict[str, str]:
+    """Return the stats of a schedule, with the counters of all ``parts`` added up.
+
+    Takes one round trip per about 2000 fields of a part.
+    """
+    stats: dict[str, str] = {}
+    for part in parts:
+        for field, value in dict(part._fields("stats", SCAN_COUNT)).items():
+            name, text = valid_text(field), valid_text(value)
+            stats[name] = _total(name, stats[name], text) if name in stats else text
+    return stats
+
+
+def _total(name: str, one: str, other: str) -> str:
+    """Combine the values ``one`` and ``other`` of a field of the stats into one value."""
+    if name in (LAST_TICK, REPORTS_SINCE):
+        choose = max if name == LAST_TICK else min
+        return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
+    first, second = whole_in(one), whole_in(other)
+    return one if first is None or second is None else str(first + second)
+
+
+def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:
+    """Return the rows of entries; see :meth:`Reading.read`. No round trip without keys."""
+    keys = list(keys)
+    return [shown.stored for shown in store.read(keys).rows] if keys else []
+
+
+def static_among(store: Store, names: Iterable[str]) -> set[str]:
+    """Return which of the ``names`` are names of static entries.
+
+    Takes one round trip per 500 names, for each shard.
+    """
+    pages = map(store.read, batches(map(store.keys.entry, names)))
+    return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
+
+
+# -- hashes outside of the schedule ----------------------------------------------------------------
+
+
+def rows_outside(store: Store, cursor: int, count: int = SCANNED) -> tuple[int, list[Row]]:
+    """Return the next cursor, 0 at the end, and the hashes outside in a portion of a scan.
+
+    A portion reads about ``count`` keys. Begin with the cursor 0. Two or three round trips.
+    """
+    node = node_of(store.client, store.keys.schedule)
+    pattern = pattern_of(store.keys.prefix)
+    scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
+    ((following, found),) = ask(node, scan)
+    keys = sorted(_not_members(store, {text_of(key) for key in found}))
+    return int(following), read_rows(store, keys)
+
+
+def _not_members(store: Store, keys: Iterable[str]) -> Iterator[str]:
+    """Yield the keys that are not in the schedule, neither as keys nor as names."""
+    keys, schedule = list(keys), store.keys.schedule
+    names = [store.keys.name_of(key) for key in keys]
+    members = map(bytes_of, (*keys, *names))
+    scores = ask(store.client, *(("ZSCORE", schedule, member) for member in members))
+    for key, as_key, as_name in zip(keys, scores, scores[len(keys) :], strict=False):
+        if as_key is None and as_name is None:
+            yield key
+
+
+def is_entry(store: Store, row: Row) -> bool:
+    """Return whether the definition has the name of the key; else the hash is of others."""
+    name = definition_of(row).get("name")
+    return name is not None and store.keys.entry(str(name)) == row.key
+
+
+def definition_of(row: Row) -> dict[str, Any]:
+    """Return the fields of a definition, none if it cannot be read."""
+    return record_in(row.definition or "")
+
+
+def outside(store: Store) -> Iterator[list[str]]:
+    """Yield keys of entries that are stored, but not in the sorted set, and of unreadable ones.
+
+    Takes two or three round trips per :data:`SCANNED` keys of the database.
+    """
+    cursor = 0
+    while True:
+        cursor, rows = rows_outside(store, cursor)
+        yield [
+            row.key
+            for row in rows
+            if is_entry(store, row)
+            or (row.definition is not None and definition_of(row).get("name") is None)
+        ]
+        if not cursor:
+            return

@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from redbeat.codec.stored import bytes_of, score_in
-from redbeat.storage.commands import BATCH
-from redbeat.storage.views import Counts, Cursor, Page, Past, Shown
+from redbeat.storage.reading import BATCH, Counts, Cursor, Page, Past, Shown
 
-from .keys import Keys
-from .layout import Layout
+from .keys import ShardedKeys
 from .reading import Reading
 from .rows import Answer, Change, Reply, Request
 
@@ -29,25 +27,6 @@ if TYPE_CHECKING:
 
 #: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
 SMALLEST_PART = 20
-
-
-@dataclass(frozen=True)
-class ShardedKeys(Keys):
-    """The keys of a schedule with several shards.
-
-    Most keys have the base prefix, but the key of an entry begins with the prefix of the shard of
-    the entry.
-    """
-
-    layout: Layout = field(default=Layout("", 1), compare=False)
-
-    def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``."""
-        return self.layout.key_of(name)
-
-    def name_of(self, key: str) -> str:
-        """Return the name of the entry with the key ``key``."""
-        return self.layout.name_of(key)
 
 
 class ShardedStore(Reading):

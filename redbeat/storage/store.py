@@ -16,14 +16,11 @@ from redbeat.codec.stored import bytes_of, text_of
 from redbeat.config import App, RedBeatConfig, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage.client import client_of
-from redbeat.storage.commands import LAYOUT
-from redbeat.storage.keys import Keys
-from redbeat.storage.layout import layout_of
-from redbeat.storage.reading import Reading
+from redbeat.storage.keys import Keys, ShardedKeys, layout_of
+from redbeat.storage.reading import LAYOUT, Presence, Reading
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request
 from redbeat.storage.scripts import load_script, runs_once
-from redbeat.storage.shards import ShardedKeys, ShardedStore
-from redbeat.storage.views import Presence
+from redbeat.storage.shards import ShardedStore
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
 
 logger = get_logger("celery.beat")

@@ -22,7 +22,7 @@ from redbeat.management.calendars import check_calendar, store_calendar
 from redbeat.management.find import pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage import commands, rows, store, views, words
+from redbeat.storage import reading, rows, store, words
 
 from .incoming import Incoming, Problem, problem_of, unexpected
 from .jsonlines import pause_fields
@@ -52,7 +52,7 @@ class Ready(NamedTuple):
     definition: str
     policy: str
 
-    def has_same_texts(self, row: views.Shown) -> bool:
+    def has_same_texts(self, row: reading.Shown) -> bool:
         """Return whether a stored entry has the definition and policy of this one."""
         if (row.definition, row.policy) != (self.definition, self.policy):
             return False
@@ -60,7 +60,7 @@ class Ready(NamedTuple):
         ours, stored = (pause and pause_fields(pause) for pause in pauses)
         return ours == stored
 
-    def is_same(self, row: views.Shown) -> bool:
+    def is_same(self, row: reading.Shown) -> bool:
         """Return whether a stored entry equals this one, so that no write is needed."""
         incoming = self.incoming
         is_static = row.static or not incoming.static
@@ -71,7 +71,7 @@ class Ready(NamedTuple):
         stored = changes.state_of(row.stored)
         return with_runtime(stored, incoming.runtime) == stored
 
-    def change_to_show(self, action: str, row: views.Shown, score: float | None) -> Change:
+    def change_to_show(self, action: str, row: reading.Shown, score: float | None) -> Change:
         """Return the change to show; ``score`` is the one to store, or the stored one."""
         incoming, more = self.incoming, {}
         if incoming.meta and incoming.meta != row.meta:
@@ -87,7 +87,7 @@ class Ready(NamedTuple):
         Raises :exc:`InvalidEntryError` if the key is not a hash.
         """
         if row.problem:
-            raise InvalidEntryError("name", commands.not_an_entry(row.key))
+            raise InvalidEntryError("name", reading.not_an_entry(row.key))
         incoming, entry = self.incoming, copy(self.entry)
         state = changes.state_of(row)
         if row.definition is None:
@@ -182,7 +182,7 @@ class Importer:
 
         Takes one round trip per 500 lines, or two if some of the lines define or name calendars.
         """
-        for batch in commands.batches(source):
+        for batch in reading.batches(source):
             valid = list(filter(None, map(self._validated, self._entries_of(batch))))
             if valid:
                 page = self._store.read([ready.entry.key for ready in valid])
@@ -205,7 +205,7 @@ class Importer:
         def change(row: rows.Row, now: float) -> rows.Change:
             return planned[row.key].change(row, now)
 
-        for keys in commands.batches(planned):
+        for keys in reading.batches(planned):
             edits.change_all(self._store, keys, change, new=True)
             if progress is not None:
                 progress(len(keys))
@@ -240,7 +240,7 @@ class Importer:
             self.skipped += 1
             self._skip(problem)
 
-    def _plan(self, ready: Ready, row: views.Shown, now: float) -> None:
+    def _plan(self, ready: Ready, row: reading.Shown, now: float) -> None:
         """Plan what to do with an entry."""
         action, score = self._action(ready, row), row.score
         if action is None:
@@ -323,7 +323,7 @@ class Importer:
         self._refuse(incoming.where, problem)
         return None
 
-    def _action(self, ready: Ready, row: views.Shown) -> str | None:
+    def _action(self, ready: Ready, row: reading.Shown) -> str | None:
         """Return the planned action for an entry, one of :data:`ACTIONS` or CONFLICT.
 
         If the entry has a problem, records the problem and returns None. Also records a conflict.

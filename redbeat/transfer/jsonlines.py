@@ -28,8 +28,8 @@ from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
 from redbeat.storage.keys import Keys
+from redbeat.storage.reading import Shown
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Shown
 
 from .incoming import Incoming, Kind, check_kinds, json_from, read_safely
 

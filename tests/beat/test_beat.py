@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat import worker
-from redbeat.beat import message, publish, turn
+from redbeat.beat import message, turn
 from redbeat.entries.state import end_line, trigger_line
 from redbeat.storage.rows import Change, Look, Request
 from tests.servers import RedisServer
@@ -129,13 +129,13 @@ def test_celery_makes_few_of_many_messages(world: World, monkeypatch: pytest.Mon
     beat = world.beat()
     monkeypatch.setattr(message, "ONE_IN", math.inf)  # no message is compared by chance
     made: list[object] = []
-    make = publish.publish
+    make = message.publish
 
     def noted(*args: Any) -> Any:
         made.append(args)
         return make(*args)
 
-    monkeypatch.setattr(publish, "publish", noted)
+    monkeypatch.setattr(message, "publish", noted)
     for number in range(130):
         world.put(f"e{number}", args=[number])
 

@@ -18,7 +18,7 @@ from redbeat.beat.broker import (
     publishing_connection,
     warn_about_confirms,
 )
-from redbeat.beat.publish import LONGEST_TIMEOUT, ONE_RETRY, retry_options
+from redbeat.beat.message import LONGEST_TIMEOUT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
 KOMBU: Any = kombu

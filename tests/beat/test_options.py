@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.publish import sendable_options
+from redbeat.beat.message import sendable_options
 from redbeat.entries.definition import stored_options
 from redbeat.errors import InvalidEntryError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.schedules import schedule
 
-from redbeat.beat import publish
+from redbeat.beat import message
 from redbeat.beat.outcome import (
     AGAIN,
     FAILED,
@@ -266,4 +266,4 @@ def test_a_held_run_keeps_its_id_whatever_its_entry_is_by_now(world: World) -> N
     run, _ = world.run(HOLD)
     held = Hold("scheduled", AT.timestamp(), "its id", 0.0)
     send = run.send._replace(held=held)
-    assert publish.id_of(run.rule, send, AT.isoformat(), "redbeat:", "another") == "its id"
+    assert message.id_of(run.rule, send, AT.isoformat(), "redbeat:", "another") == "its id"

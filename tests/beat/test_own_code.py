@@ -19,9 +19,9 @@ from sentry_sdk.integrations.celery import _wrap_task_run
 from sentry_sdk.integrations.celery.beat import _wrap_beat_scheduler
 
 from redbeat import RedBeatSchedulerEntry, rrule
+from redbeat.beat.message import headers_of, id_of
 from redbeat.beat.one_step import OneStep
 from redbeat.beat.own_code import OwnCall, OwnCode
-from redbeat.beat.publish import headers_of, id_of
 from redbeat.beat.send import Sender
 from redbeat.config import ensure_conf
 from redbeat.entries.decide import task_id_of

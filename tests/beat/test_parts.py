@@ -16,7 +16,7 @@ from redbeat.beat.parts import PartedBeat
 from redbeat.codec.stored import text_of
 from redbeat.entries import edits, saving
 from redbeat.entries.state import end_line
-from redbeat.storage.layout import Layout
+from redbeat.storage.keys import Layout
 from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.shards import ShardedStore
 from redbeat.storage.store import Store, store_of

@@ -15,7 +15,7 @@ from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.errors import ConfigurationError
-from redbeat.storage.layout import Layout
+from redbeat.storage.keys import Layout
 from redbeat.storage.store import store_of
 from tests.cli.conftest import Run
 from tests.conftest import Make

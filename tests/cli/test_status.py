@@ -18,7 +18,7 @@ from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.errors import EX_CONFIG
-from redbeat.storage.layout import Layout
+from redbeat.storage.keys import Layout
 from tests.cli.conftest import Run
 from tests.conftest import Make
 

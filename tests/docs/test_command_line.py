@@ -22,7 +22,7 @@ from celery.schedules import crontab, solar
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
 from redbeat.cli import COMMANDS, redbeat
 from redbeat.schedulers import get_redis
-from redbeat.storage.views import Presence
+from redbeat.storage.reading import Presence
 from tests.cli.commands import CommandResult, run_command
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN

@@ -26,8 +26,7 @@ from redbeat.entries.state import (
 )
 from redbeat.metrics.snapshot import count_entries
 from redbeat.storage.keys import Keys
-from redbeat.storage.reading import Reading
-from redbeat.storage.views import Shown
+from redbeat.storage.reading import Reading, Shown
 
 PREFIX = "redbeat:"
 SCHEDULE = f"{PREFIX}:schedule"

@@ -20,9 +20,9 @@ from redbeat.entries.history import encode_meta
 from redbeat.entries.runs import run_line
 from redbeat.entries.state import Hold, State, digest_of_meta, trigger_line
 from redbeat.storage.keys import Keys
+from redbeat.storage.reading import Page
 from redbeat.storage.rows import Change, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
-from redbeat.storage.views import Page
 from redbeat.storage.words import DONE, TRIGGER
 from tests.deployments import PREFIX
 

@@ -12,7 +12,7 @@ from redbeat.entries.status import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
 from redbeat.metrics.families import counters_of, health_gauges, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.storage.views import Counts
+from redbeat.storage.reading import Counts
 from tests.waiting import wait_until
 
 __all__ = ("Response", "Scrape", "Target", "own_names")

@@ -22,7 +22,7 @@ from redbeat.management.find import (
     like,
     literal_in,
 )
-from redbeat.storage.commands import BATCH, SCAN_COUNT
+from redbeat.storage.reading import BATCH, SCAN_COUNT
 from tests.scheduler.conftest import SCHEDULE, World
 
 from .conftest import Make, RoundTrips

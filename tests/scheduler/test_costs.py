@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.storage.commands import BATCH
+from redbeat.storage.reading import BATCH
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis

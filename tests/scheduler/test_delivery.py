@@ -11,7 +11,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.publish import ONE_RETRY
+from redbeat.beat.message import ONE_RETRY
 from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX

@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.storage.commands import BATCH
+from redbeat.storage.reading import BATCH
 from redbeat.storage.scripts import Script
 from tests.deployments import PREFIX
 from tests.scheduler.clients import Wire

@@ -15,7 +15,7 @@ from celery.app.task import Context
 from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.publish import OVERLAP_HEADER
+from redbeat.beat.message import OVERLAP_HEADER
 from redbeat.beat.wakeup import DUE
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler

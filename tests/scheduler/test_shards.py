@@ -20,9 +20,9 @@ from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.beats import active_beats, current_leader
-from redbeat.storage.layout import Layout
+from redbeat.storage.keys import Layout
+from redbeat.storage.reading import Presence
 from redbeat.storage.store import store_of
-from redbeat.storage.views import Presence
 from tests.deployments import PREFIX
 from tests.samples import long
 

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat.management.status import status_of
-from redbeat.storage.commands import PROBLEM
+from redbeat.storage.reading import PROBLEM
 from tests.deployments import PREFIX
 from tests.samples import long
 

@@ -161,15 +161,15 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
     "schedulers.py": ("a setting", "int(self.lock_timeout)"),
-    "storage/commands.py": (
-        "replies of TIME and INFO; a cursor of Redis",
+    "storage/reading.py": (
+        "times in the replies of scripts; replies of TIME and INFO; a cursor of Redis",
+        "float(head['now'])",
         "int(cursor)",
+        "int(following)",
         "int(info.get('maxmemory', 0))",
         "int(micros)",
         "int(seconds)",
     ),
-    "storage/outside.py": ("a cursor of Redis", "int(following)"),
-    "storage/reading.py": ("the time of Redis", "float(head['now'])"),
     "storage/store.py": (
         "times in the replies of scripts, and what this process sends; the reply of WAIT",
         "float(age)",

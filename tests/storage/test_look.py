@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 
-from redbeat.storage import commands, words
+from redbeat.storage import reading, words
 from redbeat.storage.rows import Change, Look, Row, digest_of, new_mark
 from tests.deployments import PREFIX
 from tests.storage.places import KEYS, LOCK, Place, aside, key_of, place_at, record
@@ -258,7 +258,7 @@ def test_a_user_without_side_keys_runs_and_is_told(place: Place) -> None:
             narrow.turn(lock=LOCK, counts_id="1")
             reply = narrow.turn(look=Look(), lock=LOCK, counts_id="2", in_hand=True)
             assert [row.key for row in reply.rows] == [key]
-            assert commands.NO_KEY.search(reply.side_error)  # servers word it differently
+            assert reading.NO_KEY.search(reply.side_error)  # servers word it differently
             change = record(reply.rows[0], score=-1)
             assert narrow.words(change, lock=LOCK) == [words.DONE]
             assert narrow.turn(look=Look(), lock=LOCK, in_hand=True).rows == []

@@ -6,8 +6,7 @@ from typing import Any
 
 import redis
 
-from redbeat.storage.commands import BATCH, SCAN_COUNT
-from redbeat.storage.reading import static_among
+from redbeat.storage.reading import BATCH, SCAN_COUNT, static_among
 from redbeat.storage.store import Store
 from tests.storage.places import KEYS
 

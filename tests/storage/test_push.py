@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat.storage import commands, words
+from redbeat.storage import reading, words
 from redbeat.storage.rows import Change, Look, Request, digest_of, new_mark
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
@@ -144,7 +144,7 @@ def test_a_queue_that_is_forbidden_refuses_one_change(place: Place) -> None:
     finally:
         place.client.acl_deluser("beat")
     assert [answer.word for answer in answers] == [words.REFUSED, words.DONE, words.REFUSED]
-    assert commands.NO_KEY.search(answers[0].why)  # servers word it differently
+    assert reading.NO_KEY.search(answers[0].why)  # servers word it differently
     assert place.stored(keys[0]) == {"definition": "{}"}
     assert place.stored(keys[2]) == {"definition": "{}"}
     assert place.client.llen("open") == 1

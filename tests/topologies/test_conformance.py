@@ -18,7 +18,7 @@ from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
 from redbeat.storage import words
 from redbeat.storage.beats import active_beats, current_leader
-from redbeat.storage.outside import outside
+from redbeat.storage.reading import outside
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.scripts import overlaps
 from redbeat.storage.store import Store

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 import redis
 
-from redbeat.storage.layout import Layout
+from redbeat.storage.keys import Layout
 from tests.faults.beats import PID_IN_TOKEN, Beats
 from tests.faults.entries import Schedule
 from tests.faults.ledger import Ledger

@@ -17,7 +17,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from redbeat.storage.client import get_redis
-from redbeat.storage.commands import SCAN_COUNT
+from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long
 from tests.schedule.conftest import RoundTrips

@@ -62,7 +62,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "instants-are-moved",
         "An instant in the options of an entry is moved by the difference of two clocks.",
-        "beat/publish.py",
+        "beat/message.py",
         'names = ["expires"] if isinstance(expires, (int, float)) else []',
         'names = ["expires"]',
         ("tests/scheduler/test_host_clocks.py",),

@@ -260,7 +260,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "id-from-present",
         "The task id comes from the present and not from the nominal instant.",
-        "beat/publish.py",
+        "beat/message.py",
         "return task_id_of(prefix, rule.name, iso, identity)",
         ("import time\n\n    return task_id_of(prefix, rule.name, str(time.time()), identity)"),
         (
@@ -271,7 +271,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "trigger-id-from-schedule",
         "A triggered run has the id of the scheduled run.",
-        "beat/publish.py",
+        "beat/message.py",
         'if send.kind == "triggered":\n        return task_id_of',
         "if False:\n        return task_id_of",
         (
@@ -283,7 +283,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "held-id-changes",
         "A held run that is sent again has another id.",
-        "beat/publish.py",
+        "beat/message.py",
         "if send.held is not None:\n        return send.held.id",
         "if False:\n        return send.held.id",
         (
@@ -294,7 +294,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "coalesced-not-told",
         "A message does not contain how many missed runs it stands for.",
-        "beat/publish.py",
+        "beat/message.py",
         'elif send.missed:\n        headers["coalesced"] = send.missed',
         'elif False:\n        headers["coalesced"] = send.missed',
         (

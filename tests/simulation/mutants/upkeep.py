@@ -42,7 +42,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "sweep-takes-foreign",
         "The sweep adds hashes of a longer prefix to the schedule.",
-        "storage/outside.py",
+        "storage/reading.py",
         "return name is not None and store.keys.entry(str(name)) == row.key",
         "return name is not None",
         ("tests/beat/test_upkeep.py",),
@@ -104,8 +104,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "null-enables",
         "The sweep makes entries due whose stored enabled is null.",
         "beat/upkeep.py",
-        'if outside.definition_of(row).get("enabled", True)]',
-        'if outside.definition_of(row).get("enabled", True) is not False]',
+        'if reading.definition_of(row).get("enabled", True)]',
+        'if reading.definition_of(row).get("enabled", True) is not False]',
         (
             "tests/beat/test_upkeep.py",
             "tests/scheduler/test_sweep.py",
