@@ -1,26 +1,30 @@
-"""The store of one schedule: turns of beats and tools, and lines for the inbox of an entry."""
+"""The store of a schedule, with shards or without: turns of beats and tools, lines for inboxes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
+from heapq import merge
+from itertools import islice
 from time import time
 from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from redbeat.codec.stored import bytes_of, text_of
+from redbeat.codec.stored import bytes_of, score_in, text_of
 from redbeat.config import App, RedBeatConfig, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
+from redbeat.storage import reading
 from redbeat.storage.client import client_of
 from redbeat.storage.keys import Keys, ShardedKeys, layout_of
-from redbeat.storage.reading import LAYOUT, Presence, Reading
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request
 from redbeat.storage.scripts import load_script, runs_once
-from redbeat.storage.shards import ShardedStore
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
 
 logger = get_logger("celery.beat")
@@ -43,6 +47,9 @@ _dumps = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, default=text_of, separators=(",", ":")
 ).encode
 
+
+#: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
+SMALLEST_PART = 20
 
 #: Maximum time to wait for replicas, in seconds.
 WAIT_SECONDS = 1.0
@@ -81,7 +88,7 @@ class Replicas:
             logger.warning("beat: Enough replicas record the runs again: %d", confirmed)
 
 
-class Store(Reading):
+class Store(reading.Reading):
     """One schedule in one Redis. A repeated request is safe, also if the first was applied.
 
     The store remembers between turns whether its beat leads, what it noted and was told of entries
@@ -163,7 +170,7 @@ class Store(Reading):
 
     def save_layout_note(self, text: str) -> None:
         """Store the note about the number of shards. One round trip."""
-        self._read_aside("HSET", self.keys.stats, LAYOUT, text)
+        self._read_aside("HSET", self.keys.stats, reading.LAYOUT, text)
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
         """Acquire or extend the lock for ``ttl`` seconds. One round trip.
@@ -184,7 +191,7 @@ class Store(Reading):
 
         One round trip.
         """
-        present = Presence(token, 0.0, locked=True).member
+        present = reading.Presence(token, 0.0, locked=True).member
         args = [token, self.keys.wakeup, self.keys.beats, present]
         return bool(self._run("release", [key], args))
 
@@ -193,7 +200,7 @@ class Store(Reading):
 
         ``locked`` must be true if the beat used the lock.
         """
-        self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
+        self._read_aside("ZREM", self.keys.beats, reading.Presence(token, 0.0, locked).member)
 
     # -- requests and replies -------------------------------------------------------------------
 
@@ -300,6 +307,179 @@ class Store(Reading):
             return Answer(DIFFERS, row=self._row(given))
         word, _, why = text_of(given).partition(": ")
         return Answer(word, why)
+
+
+class ShardedStore(reading.Reading):
+    """A :class:`Store` for a schedule with several shards, whose stores are the ``parts``.
+
+    An operation on one entry uses only the shard of the entry, one on a list of entries only their
+    shards, and one on the whole schedule every shard. The docstrings of :class:`Store` give the
+    number of round trips per shard.
+
+    Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
+    """
+
+    def __init__(self, client: Any, keys: ShardedKeys, parts: Sequence[Store]) -> None:
+        super().__init__(client, keys)
+        self.layout = keys.layout
+        self.parts: Sequence[Store] = parts
+
+    def part_of(self, key: str) -> Store:
+        """Return the store of the shard that has the entry with a key."""
+        return self.parts[self.layout.split(key)[0]]
+
+    def _own_key(self, key: str) -> str:
+        """Return a key with the prefix of its shard: programs may make it of the base prefix."""
+        shard, name = self.layout.split(key)
+        return self.layout.prefixes[shard] + name
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def turn(self, request: Request) -> Reply:
+        """Carry out the changes of a request, each in its part. One round trip per part.
+
+        A change without a key is carried out in every part. A request that looks needs ``only``.
+        """
+        looks = None if request.look is None else self.layout.split(request.look.only)[0]
+        shares: dict[int, list[int]] = {}
+        if looks is not None or not request.changes:
+            shares[looks or 0] = []
+        for number, change in enumerate(request.changes):
+            own = self.layout.split(change.key)[0]
+            for shard in [own] if change.key else range(len(self.parts)):
+                shares.setdefault(shard, []).append(number)
+        answers: dict[int, Answer] = {}
+        replies = []
+        for shard, numbers in shares.items():
+            changes = [self._own_change(request.changes[number]) for number in numbers]
+            look = request.look if shard == looks else None
+            reply = self.parts[shard].turn(request._replace(changes=changes, look=look))
+            answers.update(zip(numbers, reply.answers, strict=True))
+            replies.append(reply)
+        return replies[-1]._replace(
+            now=max(reply.now for reply in replies),
+            answers=[answers[number] for number in range(len(request.changes))],
+            rows=[row for reply in replies for row in reply.rows],
+        )
+
+    def _own_change(self, change: Change) -> Change:
+        key = change.key and self._own_key(change.key)
+        return change if key == change.key else replace(change, key=key)
+
+    def begin_turn(self, request: Request) -> Callable[[], Reply]:
+        """Carry out :meth:`turn`, and return a function that returns its reply."""
+        reply = self.turn(request)
+        return lambda: reply
+
+    # -- single entries ----------------------------------------------------------------------
+
+    def past(self, key: str) -> reading.Past:
+        """Return what is stored about the runs of an entry."""
+        return self.part_of(key).past(key)
+
+    def say(self, key: str, line: str, **more: Any) -> str:
+        """Append a line to the inbox of an entry; see :meth:`Store.say`."""
+        return self.part_of(key).say(self._own_key(key), line, **more)
+
+    def rank(self, key: str) -> int | None:
+        """Return the position of an entry in the order of scores, from 0.
+
+        Returns None if the entry is not in the schedule. Entries of other shards with the same
+        score are counted as later entries. Takes two round trips for the shard of the entry, and
+        one round trip for each other shard.
+        """
+        own = self.part_of(key)
+        rank, score = own.rank(key), own.read([key]).rows[0].score
+        if rank is None or score is None:
+            return None
+        return rank + sum(store.count_below(score) for store in self.parts if store is not own)
+
+    # -- lists of entries --------------------------------------------------------------------
+
+    def read(self, keys: Sequence[str]) -> reading.Page:
+        """Return one row per key, in the order of ``keys``."""
+        shares: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        for position, key in enumerate(keys):
+            shares[self.layout.split(key)[0]][position] = self._own_key(key)
+        found, now = dict[int, reading.Shown](), 0.0
+        for shard, share in shares.items():
+            page = self.parts[shard].read(list(share.values()))
+            now = max(now, page.now)
+            found.update(zip(share, page.rows, strict=True))
+        return reading.Page(
+            now or self.time(), [found[position] for position in range(len(keys))], None
+        )
+
+    # -- the whole schedule, in due order ----------------------------------------------------
+
+    def page(
+        self, after: reading.Cursor | None = None, limit: int = reading.BATCH, history: bool = False
+    ) -> reading.Page:
+        """Return a page of entries in due order. Usually takes one round trip per shard."""
+        name = "" if after is None else self.keys.name_of(after[1])
+        begin = None if after is None else self._due_order(score_in(after[0]), name)
+        mean = limit / self.layout.shards
+        size = min(limit, max(SMALLEST_PART, math.ceil(mean + 2 * math.sqrt(mean)))) + 1
+        nows: list[float] = []
+
+        def rows(store: Store) -> Iterator[tuple[Any, reading.Shown]]:
+            cursor = None if after is None else (after[0], store.keys.prefix + name)
+            while True:
+                page = store.page(cursor, size, history)
+                nows.append(page.now)
+                for row in page.rows:
+                    order = self._due_order(row.score or 0.0, self.keys.name_of(row.key))
+                    if begin is None or order > begin:
+                        yield order, row
+                cursor = page.after
+                if cursor is None:
+                    return
+
+        ordered = merge(*map(rows, self.parts), key=lambda pair: pair[0])
+        found = [row for _, row in islice(ordered, limit + 1)]
+        last = found[limit - 1] if len(found) > limit else None
+        return reading.Page(
+            max(nows), found[:limit], (repr(last.score), last.key) if last else None
+        )
+
+    def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
+        """Return the key by which pages sort entries, independently of the number of shards."""
+        return score < 0, score, bytes_of(name)
+
+    def counts(self, lock_key: str | None, disabled: float, within: float) -> reading.Counts:
+        """Return the number of entries of each kind, and the active beats.
+
+        The beats come from the first shard, because every beat works on the first shard. Also
+        returns the keys of all entries that may be overdue.
+        """
+        each = [
+            store.counts(lock_key and self.layout.lock_key(number, lock_key), disabled, within)
+            for number, store in enumerate(self.parts)
+        ]
+        total = reading.Counts._make(
+            sum(column) if isinstance(column[0], int) else column[0]
+            for column in zip(*each, strict=True)
+        )
+        return total._replace(
+            first_due=min(
+                (counts.first_due for counts in each if counts.first_due is not None), default=None
+            ),
+            problem=next((counts.problem for counts in each if counts.problem), ""),
+            holders=[counts.holder for counts in each],
+            sizes=[counts.members for counts in each],
+            perhaps_failing=[row for counts in each for row in counts.perhaps_failing],
+            expected=[key for counts in each for key in counts.expected],
+        )
+
+    # -- the lock of the first shard ---------------------------------------------------------
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of the beat that holds the lock, or "" if the lock is free."""
+        return self.parts[0].lock_holder(self.layout.lock_key(0, key))
+
+    def lock_left(self, key: str) -> float | None:
+        """Return the seconds until the lock expires, or None if the lock is free."""
+        return self.parts[0].lock_left(self.layout.lock_key(0, key))
 
 
 def _hand(token: str, note: str) -> Hand:

@@ -18,8 +18,7 @@ from redbeat.entries import edits, saving
 from redbeat.entries.state import end_line
 from redbeat.storage.keys import Layout
 from redbeat.storage.rows import Change, Look, Reply, Request
-from redbeat.storage.shards import ShardedStore
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.store import ShardedStore, Store, store_of
 from redbeat.storage.words import ABSENT, DONE, END
 from tests.scheduler.conftest import Clock, on_clock
 from tests.schedulers import Scheduler

@@ -25,8 +25,7 @@ from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.client import get_redis
 from redbeat.storage.keys import Keys, Layout
 from redbeat.storage.reading import BATCH, REPORTS_SINCE, static_among
-from redbeat.storage.shards import ShardedStore
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.store import ShardedStore, Store, store_of
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.samples import long
@@ -356,8 +355,7 @@ def test_a_calendar_forgets_entries_without_it(schedules: tuple[Schedule, Schedu
 def test_more_overdue_entries_in_a_shard_than_in_a_page(
     schedules: tuple[Schedule, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("reading", "shards"):
-        monkeypatch.setattr(f"redbeat.storage.{module}.BATCH", 10)
+    monkeypatch.setattr("redbeat.storage.reading.BATCH", 10)
     for schedule in schedules:
         schedule.save_all(
             RedBeatSchedulerEntry(
