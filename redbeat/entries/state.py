@@ -363,9 +363,9 @@ def runtime_of(state: State) -> str:
 def with_runtime(state: State, runtime: str) -> State:
     """Return a state with what :func:`runtime_of` returned; what cannot be read is left out."""
     fields, new = stored.record_in(runtime), replace(state, at=None, change=None)
-    with suppress(KeyError, TypeError, ValueError):
-        new.at = _seconds(fields["scheduled_at"])
-        new.change = _READ["change"](fields["change"])
+    with suppress(TypeError, ValueError):
+        new.at = _optional(_seconds)(fields.get("scheduled_at"))
+        new.change = _optional(_READ["change"])(fields.get("change"))
     return new
 
 

@@ -335,6 +335,12 @@ def test_files_have_the_last_run_and_an_earlier_time_zone() -> None:
     assert with_runtime(State(at=5.0), "") == State()
 
 
+def test_files_have_an_earlier_time_zone_also_if_no_nominal_time_is_known() -> None:
+    """As of an entry that RedBeat 2 ran before its time zone was edited."""
+    known = State(meta=OF, change=full().change)
+    assert with_runtime(State(meta=OF), runtime_of(known)) == known
+
+
 @pytest.mark.parametrize(
     "runtime",
     [
