@@ -569,6 +569,8 @@ class Beat:
         if row.key in self._suspects.guilty:
             self._turn.add(self._outcome.suspect(row, now), None)
             return
+        if self._missing and row.definition is not None:
+            self._missing.pop(row.key, None)  # its hash is back
         try:
             run = self.rules.run_of(row, now)
             plan = self.rules.plan_of(run.rule) if run.rule.policy.exclude else run.rule.plan

@@ -224,3 +224,39 @@ def test_a_member_whose_hash_is_missing_goes_after_some_seconds(world: World) ->
     beat.beat._missing["redbeat:gone"] -= MISSING_FOR  # noqa: SLF001
     beat.tick()
     assert world.client.zscore(SCHEDULE, "redbeat:gone") is None
+
+
+def test_a_hash_that_is_missing_a_second_time_is_awaited_again(world: World) -> None:
+    """A program may replace an entry by deleting and writing its hash, also later again."""
+    key, later = world.put("a"), [0.0]
+
+    class Later(Store):
+        """A store whose Redis is ``later`` seconds ahead."""
+
+        def begin_turn(self, request: Request) -> Any:
+            read = super().begin_turn(request)
+
+            def reply() -> Any:
+                found = read()
+                return found._replace(now=found.now + later[0])
+
+            return reply
+
+    beat = type("OnLater", (Scheduler,), {"make_store": Later})(world.app)
+    world.beats.append(beat)
+    texts = world.client.hgetall(key)
+    world.client.delete(key)
+    for _ in range(2):
+        beat.tick()
+    assert world.client.zscore(SCHEDULE, key) > world.now
+    world.client.hset(key, mapping=texts)
+    world.client.zadd(SCHEDULE, {key: world.now - 1})
+    beat.tick()
+    assert world.client.hexists(key, "meta")
+
+    later[0] = 60.0
+    world.client.delete(key)
+    world.client.zadd(SCHEDULE, {key: world.now - 1})
+    beat.tick()
+
+    assert world.client.zscore(SCHEDULE, key) > world.now
