@@ -524,6 +524,44 @@ def test_an_entry_whose_loading_ends_the_process_is_set_aside_and_no_other(world
 
 
 @only("world", [ONE], indirect=True)
+def test_a_beat_that_took_the_lock_before_its_first_tick_knows_suspects_too(world: World) -> None:
+    """As an embedded beat does, and one whose program takes the lock when it begins."""
+    world.put("bad")
+    world.put("good")
+
+    for _ in range(4):
+        beat = world.beat()
+        beat.beat.take_lock()
+        Bomb(beat, "bad")
+        with suppress(SystemExit):
+            run_until_idle(beat)
+            break
+        world.client.delete("redbeat::lock")
+
+    assert [message.name for message in world.messages] == ["good"]
+    assert world.client.zrange(".redbeat::failing", 0, -1) == ["redbeat:bad"]
+
+
+@only("world", [ONE], indirect=True)
+def test_an_entry_that_was_set_aside_is_tried_again(world: World) -> None:
+    key = world.put("bad")
+    for _ in range(4):
+        beat = world.beat()
+        Bomb(beat, "bad")
+        with suppress(SystemExit):
+            run_until_idle(beat)
+            break
+        world.client.delete("redbeat::lock")
+    assert world.client.zscore(SCHEDULE, key) > world.now
+
+    del beat.beat.rules.rule_of  # its code is mended
+    world.client.zadd(SCHEDULE, {key: world.now - 1})
+    run_until_idle(beat)
+
+    assert world.runs(key) == 1
+
+
+@only("world", [ONE], indirect=True)
 def test_an_innocent_entry_of_a_killed_beat_is_not_blamed(world: World) -> None:
     beat = world.beat()
     world.put("e")

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entries import status
 from redbeat.entries.saving import entry_of
@@ -170,6 +171,16 @@ def test_a_failing_entry_has_its_first_and_last_error(app: Celery, redis_client:
     assert (found.attempts, found.first_error, found.last_error) == (3, "first", "last")
     times = (found.first_at, found.last_at, found.next_attempt_at)
     assert [at.timestamp() - NOW for at in times] == [-9, -1, 5]
+
+
+def test_before_its_start_no_entry_is_overdue(app: Celery, redis_client: Any) -> None:
+    start = from_timestamp(NOW - 30).isoformat()
+    results = Results(success=NOW - 200, since=NOW - 300)
+    for within, seconds in ((60, None), (20, 30)):
+        policy = json.dumps({"expect_within": within, "start_time": start})
+        put(redis_client, "a", NOW + 5, policy=policy)
+        _, found = shown(app, redis_client, NOW + 5, results=results)
+        assert (found.overdue and found.overdue.seconds) == seconds
 
 
 def test_what_waits_in_the_inbox_is_shown(app: Celery, redis_client: Any) -> None:

@@ -340,6 +340,15 @@ def test_runs_of_the_old_time_zone_are_owed() -> None:
     assert entry.now.change is None
 
 
+def test_runs_after_the_end_are_not_owed_by_the_old_time_zone() -> None:
+    noon = crontab(minute="0", hour="12")
+    end = from_timestamp(NOW - MINUTE)
+    entry = Entry(rule_of(noon, timezone="Asia/Tokyo", end_time=end), NOW - 24 * HOUR)
+    entry.change(at=NOW - 24 * HOUR, change=Change("UTC", None, from_timestamp(NOW + 5)))
+    entry.turn(NOW + 10)
+    assert (entry.times, entry.score) == ([], PARKED)
+
+
 class Asks(schedule):
     """A schedule with its own ``is_due``: 20 seconds after the last run."""
 
@@ -781,6 +790,13 @@ def test_a_held_run_within_its_grace_goes_again() -> None:
     assert len(entry.sent) == 1
 
 
+def test_a_held_run_at_the_very_end_goes_again() -> None:
+    entry = Entry(rule_of(end_time=from_timestamp(NOW + 60)))
+    entry.hold(NOW + 61)
+    entry.turn(NOW + 91)
+    assert entry.times == [60.0]
+
+
 def test_perhaps_sent_counts_for_max_runs() -> None:
     entry = Entry(rule_of(max_runs=1, misfire_grace_time=10))
     entry.hold(NOW + 61)
@@ -818,6 +834,16 @@ def test_an_end_of_the_held_run_proves_that_it_left(dead: bool, state: str) -> N
     assert entry.now.marks.hold == ""  # so that its owner does not record it again
     assert (entry.now.hold, entry.now.at, entry.score) == (None, NOW + 60, NOW + 120)
     assert (entry.now.running is None) == (state != "retried")
+
+
+def test_a_held_run_that_was_retried_and_then_ended_is_not_running() -> None:
+    entry = Entry(rule_of(overlap="skip"))
+    first = entry.task_id(entry.hold(NOW + 61))
+    entry.inbox = [ended(first, "retried", NOW + 62), ended(first, "succeeded", NOW + 63)]
+    entry.turn(NOW + 64)
+    assert (entry.outcomes, entry.now.running) == (["sent"], None)
+    entry.turn(NOW + 120)
+    assert entry.times == [120.0]
 
 
 def test_an_end_of_a_held_trigger_proves_that_it_left() -> None:

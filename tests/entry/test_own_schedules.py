@@ -136,6 +136,21 @@ def test_any_answer_of_is_due_gives_a_next_look(answer: Any, due: bool, wait: fl
     assert (decision.due, decision.next_at) == (due, NOON + timedelta(seconds=wait))
 
 
+def test_the_wait_begins_when_is_due_returns() -> None:
+    times = [NOON]
+
+    class Slow(schedule):
+        """An interval whose ``is_due`` takes 30 seconds."""
+
+        def is_due(self, _last_run_at: datetime) -> Any:
+            times.append(times[-1] + timedelta(seconds=30))
+            return False, 10
+
+    plan = Plan(Slow(60, nowfun=lambda: times[-1]))
+    decision = decide(plan, NOON, NOON, NOON, NOON)
+    assert decision.next_at == NOON + timedelta(seconds=40)
+
+
 @pytest.mark.parametrize("far", [float("inf"), 1e300, 1e12])
 def test_is_due_is_called_again_after_a_limited_time(far: float) -> None:
     decision = decide(Plan(Answers((True, far))), NOON, NOON, NOON, NOON)

@@ -107,6 +107,16 @@ def test_a_second_request_adds_nothing(make: Make, world: World) -> None:
     assert (forgotten.left_out, len(forgotten.instants)) == (0, 7)
 
 
+def test_what_still_waits_is_not_sent_again(make: Make, world: World) -> None:
+    ran = make("a", last_run_at=world.ago(1800)).save()
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=1000)
+    again = ran.backfill(last - 6 * HOUR, last, rate=1000, again=True)
+    assert (again.instants, again.left_out) == ([last - 6 * HOUR], 5)
+    finish(scheduler, ran)
+    assert len(scheduler.sent) == 6
+
+
 def test_runs_in_the_history_and_runs_to_come_are_left_out(make: Make, world: World) -> None:
     start = world.ago(4.5 * 3600)
     entry = make("a", last_run_at=start, coalesce="all", catch_up_limit=9)

@@ -328,6 +328,21 @@ class TestBrokerAway:
         assert not lines(log, "lost")
         assert len(lines(log, "The broker is not available")) == 1
 
+    def test_a_last_run_that_is_put_back_disables_nothing(self, world: World, wire: Wire) -> None:
+        policy = {"delivery": AT_MOST_ONCE, "max_runs": 1, "on_finish": "disable"}
+        put_due(world, "a", **policy)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(world, wire, after=scheduler.lose_broker)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.field("a", "definition").get("enabled", True)
+        scheduler.away = False
+        for _ in range(3):
+            scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.field("a", "definition")["enabled"] is False
+
     def test_a_recorded_unsent_run_is_retried_soon(self, world: World, wire: Wire) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler_of(Breakable)

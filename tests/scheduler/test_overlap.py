@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -428,6 +429,17 @@ def test_a_run_ends_with_its_task(worker: Worker, state: str) -> None:
 def test_a_run_that_is_retried_does_not_end(worker: Worker, state: str | None, retval: Any) -> None:
     worker.postrun(state, retval)
     assert worker.is_running
+
+
+def test_a_task_hardly_waits_for_a_redis_that_does_not_answer(worker: Worker) -> None:
+    assert worker.is_running  # and the connection of the worker is open
+    worker.world.client.client_pause(20_000, all=False)
+    began = time.monotonic()
+    try:
+        worker.postrun(states.SUCCESS)
+        assert time.monotonic() - began < 4
+    finally:
+        worker.world.client.client_unpause()
 
 
 def test_a_run_that_is_rejected_for_good(worker: Worker) -> None:

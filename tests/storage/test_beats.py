@@ -197,6 +197,14 @@ def test_next_leaves_the_others_a_second(place: Place, pair: tuple[Beat, Beat]) 
     assert found == [nexts[0]] * 2, "an idle turn does not look whose it is"
 
 
+def test_a_beat_that_was_seen_in_the_future_does_not_count_as_active(place: Place) -> None:
+    """Another program wrote it, or Redis had a wrong clock."""
+    seen = {"redbeat3:a": place.now - 5, "redbeat3:b": place.now + 1000}
+    place.client.zadd(aside("beats"), seen)
+    counts = Store(place.client, KEYS).counts(None, -2.0, 60.0)
+    assert [beat.token for beat in counts.beats] == ["redbeat3:a"]
+
+
 def test_a_beat_that_was_not_seen_for_ten_seconds_has_no_share(
     place: Place, pair: tuple[Beat, Beat]
 ) -> None:

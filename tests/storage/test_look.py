@@ -276,3 +276,11 @@ def test_a_schedule_of_a_wrong_type_ends_the_turn_before_its_first_write(place: 
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             place.turn(Change(key, new_mark(), set={"meta": "new"}, score=5), look=look)
     assert place.stored(key) == {"definition": "{}"}
+
+
+def test_what_is_known_of_calendars_outlasts_turns_that_do_not_look(place: Place) -> None:
+    place.client.set(aside("calendars-version"), "7")
+    key = place.put("a")
+    assert place.turn(look=Look()).version == "7"
+    place.turn(Change(key, score=place.now + 1000))
+    assert place.turn(look=Look()).version == "7", "an idle turn reads nothing"

@@ -92,6 +92,15 @@ def test_a_message_for_another_server_is_not_pushed(
     assert place.stored(key) == {"definition": "{}"}
 
 
+def test_a_message_of_which_a_part_is_out_counts_as_sent(place: Place) -> None:
+    key = place.put("a")
+    pushes = push_of(["LPUSH", "queue", "m"], ["EXPIRE", "queue", "soon"])
+    change = record(place.row(key), push=pushes, score=9)
+    assert place.words(change, server=place.server) == [words.DONE]
+    assert place.client.lrange("queue", 0, -1) == [b"m"]
+    assert place.stored(key)["beat_state"] == change.set["beat_state"]
+
+
 def test_a_queue_of_a_wrong_type_refuses_before_the_first_write(place: Place) -> None:
     key, good = place.put("a"), place.put("b")
     place.client.set("text", "x")

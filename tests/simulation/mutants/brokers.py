@@ -142,4 +142,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "dict(self._unconfirmed)",
         ("tests/beat/test_amqp_pipe.py",),
     ),
+    Mutant(
+        "partly-sent-is-refused",
+        "A message of which a part is out counts as refused, and is sent again.",
+        "lua/parts/push.lua",
+        "if i == 1 and type(reply)",
+        "if type(reply)",
+        ("tests/storage/test_push.py",),
+    ),
+    Mutant(
+        "unread-reply-goes-back",
+        "A connection with an unread reply goes back to its pool.",
+        "connection/borrowing.py",
+        "        connection.disconnect()\n        pool.release(connection)\n        raise",
+        "        pool.release(connection)\n        raise",
+        ("tests/connection/test_borrowing.py",),
+    ),
 )

@@ -220,4 +220,28 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "if False and not any(",
         ("tests/scheduler/test_side_keys.py",),
     ),
+    Mutant(
+        "hands-forgotten-with-the-lock",
+        "A beat that takes the lock before its first tick forgets what a dead beat had in hand.",
+        "beat/beat.py",
+        "note(reply.hands)\n            self._upkeep.note(reply)\n\n    def use_lock",
+        "note(())\n            self._upkeep.note(reply)\n\n    def use_lock",
+        ("tests/beat/test_beat.py",),
+    ),
+    Mutant(
+        "set-aside-forever",
+        "An entry that was set aside once is never loaded again by that beat.",
+        "beat/trouble.py",
+        "        self.guilty.clear()\n",
+        "",
+        ("tests/beat/test_beat.py",),
+    ),
+    Mutant(
+        "version-forgotten",
+        "A turn that does not look forgets the version of the calendars.",
+        "storage/store.py",
+        "if len(reply) > 1 and request.look is not None:\n",
+        "if len(reply) > 1:\n",
+        ("tests/storage/test_look.py",),
+    ),
 )

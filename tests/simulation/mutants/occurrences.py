@@ -199,4 +199,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if True or",
         ("tests/scheduler/test_new_entries.py",),
     ),
+    Mutant(
+        "owed-after-the-end",
+        "After a change of the time zone, runs after end_time are owed.",
+        "entries/decide.py",
+        "end = min(self.at, plan.policy.end_time or self.at)",
+        "end = self.at",
+        ("tests/entries/test_verdicts.py",),
+    ),
+    Mutant(
+        "slow-is-due-shortens-its-wait",
+        "The wait that is_due returns counts from its call, not from its return.",
+        "entries/decide.py",
+        "called_at = now + (clock_offset(schedule, now) - ahead)",
+        "called_at = now",
+        ("tests/entry/test_own_schedules.py",),
+    ),
 )

@@ -409,4 +409,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "import time\n\n            self._decide(row, time.time())",
         ("clocks",),
     ),
+    Mutant(
+        "put-back-stays-disabled",
+        "A last run that is put back leaves its entry disabled.",
+        "beat/outcome.py",
+        "if row.definition is not None and run.stored.definition != row.definition:",
+        "if False:",
+        ("tests/scheduler/test_delivery.py",),
+    ),
 )

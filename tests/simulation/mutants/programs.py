@@ -242,4 +242,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if decision.due:\n",
         ("tests/scheduler/test_clocks.py",),
     ),
+    Mutant(
+        "task-waits-for-redis",
+        "A task waits for as long as a client of Redis does, if Redis does not answer.",
+        "worker.py",
+        "min(kwargs.get(name) or TIMEOUT, TIMEOUT)",
+        "kwargs.get(name) or TIMEOUT",
+        ("tests/scheduler/test_overlap.py",),
+    ),
 )

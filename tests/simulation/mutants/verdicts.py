@@ -333,4 +333,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "tests/entries/test_verdicts.py",
         ),
     ),
+    Mutant(
+        "held-at-the-end-dropped",
+        "A held run whose time is exactly end_time is not sent again.",
+        "entries/verdicts.py",
+        "if end is not None and at > end:",
+        "if end is not None and at >= end:",
+        ("tests/entries/test_verdicts.py",),
+    ),
+    Mutant(
+        "retried-and-ended-runs-on",
+        "A held run that was retried and then ended counts as running.",
+        "entries/verdicts.py",
+        "if all(end.state == RETRIED for end in proofs):",
+        "if any(end.state == RETRIED for end in proofs):",
+        ("tests/entries/test_verdicts.py",),
+    ),
 )
