@@ -146,7 +146,7 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
 #: The fields of a status that its JSON object has under the same names.
 SHOWN: Final = (
     *("leader", "beats", "standbys", "lock_key", "entries", "statics", "due_now", "most_late"),
-    *("overdue", "clock_offset", "key_prefix", "shards"),
+    *("overdue", "clock_offset", "beat_clock_offset", "key_prefix", "shards"),
 )
 
 

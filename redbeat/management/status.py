@@ -59,6 +59,8 @@ class Status:
             the run, but without the entry's jitter.
         clock_offset: the number of seconds by which the clock of this host is ahead of the clock of
             Redis; the error is at most half the time of a round trip.
+        beat_clock_offset: the same for the clock of a beat's host, as the beat has found, or 0 if the
+            clocks differ by less than a second.
         server: the ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.
@@ -80,6 +82,7 @@ class Status:
     due_now: int
     most_late: float | None
     clock_offset: float
+    beat_clock_offset: float
     server: dict[str, str]
     quarantined: int
     key_prefix: str
@@ -110,6 +113,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         due_now=counts.due,
         most_late=None if counts.first_due is None else max(counts.now - counts.first_due, 0.0),
         clock_offset=clock_offset,
+        beat_clock_offset=counts.host_ahead,
         server=server,
         quarantined=counts.quarantined,
         key_prefix=conf.key_prefix,

@@ -19,6 +19,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redbeat.codec.stored import (
     bytes_of,
     is_valid_text,
+    number_in,
     record_in,
     score_in,
     seconds_in,
@@ -201,6 +202,8 @@ class Counts(NamedTuple):
     expected: Sequence[str] = ()
     #: When the leader last completed a tick, None if unknown.
     last_tick: float | None = None
+    #: By how many seconds the clock of a beat's host is ahead, 0 for a normal difference.
+    host_ahead: float = 0.0
     #: For each of several shards, the token of the lock holder and the number of entries.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
@@ -560,6 +563,7 @@ class Reading:
             perhaps_failing=[self._row(text) for text in rows],
             expected=self._expected(now, head["expected"]),
             last_tick=seconds_in(head["last_tick"]),
+            host_ahead=number_in(head["host_ahead"]) or 0.0,
         )
 
     def _expected(self, now: float, first: list[str]) -> list[str]:

@@ -465,6 +465,7 @@ class ShardedStore(reading.Reading):
                 (counts.first_due for counts in each if counts.first_due is not None), default=None
             ),
             problem=next((counts.problem for counts in each if counts.problem), ""),
+            host_ahead=max((counts.host_ahead for counts in each), key=abs),
             holders=[counts.holder for counts in each],
             sizes=[counts.members for counts in each],
             perhaps_failing=[row for counts in each for row in counts.perhaps_failing],

@@ -13,6 +13,7 @@ import redis
 import time_machine
 from celery import Celery
 
+from redbeat import Schedule
 from redbeat.schedulers import RedBeatScheduler
 from tests.servers import RedisServer
 
@@ -118,9 +119,11 @@ def test_the_difference_is_logged_and_stored(
         for _ in range(2):
             scheduler.tick()
         assert float(world.client.hget(STATS, "host_ahead")) == pytest.approx(-300, abs=5)
+        assert Schedule(world.app).status().beat_clock_offset == pytest.approx(-300, abs=5)
         world.scheduler().tick()
     assert "The clock of this host is 300 s behind that of Redis" in caplog.text
     for _ in range(2):
         scheduler.tick()
     assert "The clock of this host is right again" in caplog.text
     assert world.client.hget(STATS, "host_ahead") is None
+    assert Schedule(world.app).status().beat_clock_offset == 0

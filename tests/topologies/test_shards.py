@@ -29,7 +29,7 @@ LAYOUT: Final = Layout("{redbeat}:", SHARDS)
 TAKEOVER, SLACK = 25.0, 10.0
 
 #: While a node is away, each entry of the other nodes is sent at least once in this many seconds.
-PERIOD = 4.0
+PERIOD = 2.0
 
 
 class ShardedSchedule(Schedule):
