@@ -56,6 +56,10 @@ MAX_TICK: Final = 2.0
 #: Seconds between two attempts of a standby to acquire the lock.
 STANDBY_POLL: Final = 1.0
 
+#: The number of rows to look ahead at: an entry that becomes due waits for these and for those in
+#: hand, if thousands are due.
+AHEAD_LIMIT: Final = 25
+
 #: Seconds for which the rows of a look are used. The rest of them stays due: decisions expire.
 LONGEST_LOOK: Final = 0.5
 
@@ -404,9 +408,14 @@ class Beat:
         if self._conf.max_rate is not None:
             late = {row.key for row in reply.rows if is_late(row, reply.now)}
             self._pace.spend(len(late))
-        # Redis writes scores in two notations, as 1.5e+9 too.
-        rows = [(row.key in late, float(row.score or 0), row.key, row) for row in reply.rows]
-        return [row for *_, row in sorted(rows)]
+        # While more is due than a look gives out, what has just become due goes first.
+        newest_first = -1 if reply.next is not None and reply.next <= reply.now else 1
+
+        def order(row: Row) -> tuple[bool, bool, float, str]:
+            score, was_due = float(row.score or 0), is_late(row, reply.now)  # texts differ: 1.5e+9
+            return row.key in late, was_due, score if was_due else score * newest_first, row.key
+
+        return sorted(reply.rows, key=order)
 
     def flush(self) -> None:
         """Record what was published, and give back what was held and not tried."""
@@ -562,7 +571,9 @@ class Beat:
             return None
         if not self._suspects.is_idle or self.sync.statics.unwritten or self._broker.failures:
             return None
-        return self._next_look()._replace(in_hand=[row.key for row in rest])
+        look = self._next_look()
+        limit = min(look.limit, AHEAD_LIMIT)
+        return look._replace(limit=limit, in_hand=[row.key for row in rest])
 
     def _decide(self, row: Row, now: float) -> None:
         """Load an entry, decide, and add the change to the next turn."""

@@ -56,7 +56,7 @@ REFUSED_FOR: Final = 300.0
 MOST_REMEMBERED: Final = 1000
 
 #: Why runs go the other order.
-BYPASSED: Final = "user code sends the messages on another channel, or the messages go to no queue"
+BYPASSED: Final = "user code sends the messages on another channel"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
 

@@ -24,11 +24,11 @@ LONGEST_WAIT: Final = 0.02
 COUNTS_WAIT: Final = 1.0
 
 #: The numbers of rows of a look: the usual one, and the one for a round trip longer than ``FAR``.
-LIMIT, FAR_LIMIT, FAR = 100, 500, 0.01
+LIMIT, FAR_LIMIT, FAR = 75, 500, 0.01
 
 
 #: Seconds after which the rows of a look that was sent ahead are looked at again.
-LONGEST_AHEAD: Final = 1.0
+LONGEST_AHEAD: Final = 0.4
 
 #: Differences of two clocks up to this number of seconds are normal.
 NORMAL_OFFSET: Final = 1.0

@@ -59,8 +59,8 @@ class Status:
             the run, but without the entry's jitter.
         clock_offset: the number of seconds by which the clock of this host is ahead of the clock of
             Redis; the error is at most half the time of a round trip.
-        beat_clock_offset: the same for the clock of a beat's host, as the beat has found, or 0 if the
-            clocks differ by less than a second.
+        beat_clock_offset: the same for the clock of a beat's host, as the beat has found, or 0 for
+            less than a second.
         server: the ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.

@@ -86,8 +86,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "late-runs-first",
         "On-time runs wait for late runs.",
         "beat/beat.py",
-        "rows = [(row.key in late,",
-        "rows = [(row.key not in late,",
+        "return row.key in late, was_due,",
+        "return row.key not in late, was_due,",
         ("tests/scheduler/test_max_rate.py",),
     ),
     Mutant(
