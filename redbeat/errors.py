@@ -133,9 +133,10 @@ def reason_of(error: BaseException) -> str:
 
 
 class ConflictError(RedBeatError):
-    """The stored entry was changed or deleted after your program loaded this entry.
+    """The stored entry was changed or deleted by somebody else; nothing is written.
 
-    ``save(if_unchanged=True)`` raises this error and writes nothing. To save your change, load the
+    ``save(if_unchanged=True)`` raises this error if that happened after your program loaded the
+    entry, other changes if it happened during each of 20 attempts. To save your change, load the
     entry again and repeat the change.
     """
 
