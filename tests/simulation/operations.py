@@ -216,10 +216,12 @@ def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
     """Return the arguments of the entry in a scenario, created at the true time ``now``."""
     instant = datetime.fromtimestamp(now / SECOND, timezone.utc)
     answer = {"answer": fields["answer"]} if "answer" in fields else {}
+    expiry = {"expires": fields["expires"]} if "expires" in fields else {}
     return {
         "task": fields.get("task", "proj.run"),
         "schedule": schedule_of(fields, instant),
-        "kwargs": {"version": version, "takes": fields.get("takes", 0), **answer},
+        "kwargs": {"version": version, "takes": fields.get("takes", 0), **answer, **expiry},
+        "options": expiry,
         **{name: fields[name] for name in PASSED_ON if name in fields},
         **{
             f"{name}_time": instant + timedelta(seconds=fields[name])

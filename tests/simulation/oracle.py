@@ -29,6 +29,8 @@ __all__ = ("judge", "slots_between")
 
 #: Seconds after an edit in which an undisturbed beat may still send runs it decided before.
 IN_HAND: Final = 0.1
+#: Maximum seconds by which a message expires too early or too late.
+EXPIRES: Final = 2.0
 #: Normal operations on beats: they delay runs and repeat none.
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
@@ -474,6 +476,7 @@ class Entry:
 
     def judge(self) -> None:
         self.judge_ids()
+        self.judge_expiry()
         self.judge_repeats()
         self.judge_order()
         self.judge_edits()
@@ -520,6 +523,12 @@ class Entry:
         for task_id, instants in nominals.items():
             if len(instants) > 1:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
+
+    def judge_expiry(self) -> None:
+        """Check that messages expire by Redis's clock, whatever that of the beat's host shows."""
+        for arrival in self.arrivals:
+            if abs(arrival.wrong) > EXPIRES:
+                self.fail(arrival.at, f"its message expires {arrival.wrong:.3f} s late")
 
     def judge_repeats(self) -> None:
         """Check that a fault explains each repeated message; at-most-once runs never repeat."""

@@ -17,7 +17,8 @@ class Arrival:
 
     ``at`` is the true time. ``clock`` is the wall clock of the schedule's server and ``nominal``
     the nominal instant, both in UNIX seconds. ``version`` is the number of the operation that wrote
-    the content of the message. ``triggered`` is true for manual runs and for backfills.
+    the content of the message. ``triggered`` is true for manual runs and for backfills. ``wrong``
+    is by how many seconds the message expires too late by ``clock``, negative if too early.
     """
 
     at: float
@@ -30,6 +31,7 @@ class Arrival:
     coalesced: int
     #: Name of the beat that sent the message.
     sender: str = ""
+    wrong: float = 0.0
 
 
 @dataclass(slots=True)

@@ -392,6 +392,9 @@ class Simulation:
             coalesced=int(headers.get("coalesced") or 0),
             sender=sender,
         )
+        if "expires" in kwargs:
+            at = datetime.fromisoformat(headers["expires"]).timestamp()
+            arrival = replace(arrival, wrong=at - clock - kwargs["expires"])
         self.record.arrivals.append(arrival)
         late = arrival.clock - arrival.nominal
         kind = "triggered run" if arrival.triggered else f"run {arrival.nominal:.6f}"

@@ -75,6 +75,7 @@ def test_a_message_for_each_occurrence_is_right() -> None:
         (sorted([*grid(5), sent(50.0, 62.0)], key=lambda one: one.at), "came after a later one"),
         (with_one_more(sent(30.0, task_id="id of 20.0")), "stands for 2 runs"),
         ([sent(10.0, 9.5), *grid(1)], "0.500 s early"),
+        ([sent(10.0, wrong=-300.0), *grid(1)], "expires -300.000 s late"),
         ([*grid()[:5], *[replace(one, version=7) for one in grid()[5:]]], "no longer there"),
     ],
 )
