@@ -48,7 +48,7 @@ logger = get_logger("celery.beat")
 W = TypeVar("W")
 
 #: Seconds after which an idle tick leaves the rest of its upkeep to the next one.
-LONGEST_UPKEEP: Final = 0.05
+LONGEST_UPKEEP: Final = 0.25
 
 #: Seconds for which one tick works before it returns to Celery's beat service.
 MAX_TICK: Final = 2.0

