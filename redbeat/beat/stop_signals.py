@@ -22,11 +22,11 @@ STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 #: Seconds after a stop signal after which a beat service ends, whatever it waits for. Docker kills
 #: a process after ten.
-LONGEST_STOP: Final = 7.0
+LONGEST_STOP: Final = 6.5
 
 #: Seconds after a second signal, and seconds that the exit itself may take.
 LONGEST_SECOND: Final = 0.5
-LONGEST_EXIT: Final = 0.8
+LONGEST_EXIT: Final = 1.3
 
 
 class Stop:
