@@ -360,10 +360,7 @@ class Beat:
             logger.warning(CLOCK_DIFFERS, abs(ahead), where)
         else:
             logger.warning("beat: The clock of this host is right again")
-        command = (
-            ["HSET", STATS, HOST_AHEAD, f"{ahead:.3f}"] if ahead else ["HDEL", STATS, HOST_AHEAD]
-        )
-        self._turn.add(Change("", index=[command]), None)
+        self._store_stat(HOST_AHEAD, f"{ahead:.3f}" if ahead else "")
 
     def _report_problem(self) -> None:
         """Let the next turn store why this beat cannot send, if that has changed."""
@@ -373,8 +370,12 @@ class Beat:
         # A lasting problem is stored again, because another beat may have removed it.
         if problem != self._reported or (problem and now - self._reported_at >= PROBLEM_INTERVAL):
             self._reported, self._reported_at = problem, now
-            command = ["HSET", STATS, PROBLEM, problem] if problem else ["HDEL", STATS, PROBLEM]
-            self._turn.add(Change("", index=[command]), None)
+            self._store_stat(PROBLEM, problem)
+
+    def _store_stat(self, field: str, text: str) -> None:
+        """Let the next turn store a field of the stats, or remove it if the text is empty."""
+        command = ["HSET", STATS, field, text] if text else ["HDEL", STATS, field]
+        self._turn.add(Change("", index=[command]), None)
 
     def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:
         """Log how many runs were sent since the last line, in place of a line for each."""
@@ -401,21 +402,19 @@ class Beat:
         return self._upkeep.run(reply, busy=not is_idle)
 
     def _paced(self, reply: Reply) -> Sequence[Row]:
-        """Return the rows of a look in due order; late ones with a rate come last, and count."""
+        """Return the rows of a look in the order to decide; late ones come last, and count."""
         if self._suspects.alone and not any(is_due(row, reply.now) for row in reply.rows):
             return ()  # another beat has sent it, or set it aside
-        late: set[str] = set()
-        if self._conf.max_rate is not None:
-            late = {row.key for row in reply.rows if is_late(row, reply.now)}
-            self._pace.spend(len(late))
         # While more is due than a look gives out, what has just become due goes first.
-        newest_first = -1 if reply.next is not None and reply.next <= reply.now else 1
-
-        def order(row: Row) -> tuple[bool, bool, float, str]:
-            score, was_due = float(row.score or 0), is_late(row, reply.now)  # texts differ: 1.5e+9
-            return row.key in late, was_due, score if was_due else score * newest_first, row.key
-
-        return sorted(reply.rows, key=order)
+        newest_first = reply.next is not None and reply.next <= reply.now
+        late = {row.key for row in reply.rows if is_late(row, reply.now)}
+        if self._conf.max_rate is not None:
+            self._pace.spend(len(late))
+        rows = []
+        for row in reply.rows:
+            score, was_due = float(row.score or 0), row.key in late  # texts differ: 1.5e+9
+            rows.append((was_due, -score if newest_first and not was_due else score, row.key, row))
+        return [row for *_, row in sorted(rows)]
 
     def flush(self) -> None:
         """Record what was published, and give back what was held and not tried."""

@@ -109,7 +109,7 @@ class CheckedProducer:
     task that is not in ``redbeat_task_allowlist``, it raises :exc:`NotAllowedError`. For a queue or
     exchange with the name of a key of the schedule, it raises :exc:`InvalidEntryError`.
 
-    If no queue is bound to the exchange and routing key of a message, it declares queues again, and
+    If no queue is bound to the exchange and routing key of a task, it declares queues again, and
     raises :exc:`NoQueueError` if that does not help. Kombu keeps bindings in Redis, believes that
     they are still there, and would drop the message.
 
@@ -134,11 +134,12 @@ class CheckedProducer:
             _check_message(self.allowlist, body, args, options)
         if self.own_keys is not None:
             self.own_keys.check_message(args, options)
-        if self.host_ahead and self.times_by_host:
-            fields = body if isinstance(body, dict) else options["headers"]
+        fields = body if isinstance(body, dict) else options.get("headers") or {}
+        if self.times_by_host:
             fields.update(_moved(fields, self.times_by_host, -self.host_ahead))
         publish = super().publish  # type: ignore[misc]
-        if not options.get("exchange") or not hasattr(self.channel, "_lookup"):
+        needs_queue = options.get("exchange") and "task" in fields  # events may have no listener
+        if not needs_queue or not hasattr(self.channel, "_lookup"):
             return publish(body, *args, **options)
         with self._finding_queues(self.channel, options.get("declare") or ()):
             return publish(body, *args, **options)

@@ -130,11 +130,14 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
     :exc:`NotAllowedError` if ``redbeat_task_allowlist`` does not allow the task.
     """
     app = scheduler.app
-    check_allowed(ensure_conf(app), entry.task, options)
+    conf = ensure_conf(app)
+    if conf.task_allowlist is not None:
+        check_allowed(conf, entry.task, options)
     args, kwargs = evaluated(entry.args, entry.kwargs)
     args, kwargs = list(args or ()), dict(kwargs or {})
     task = app.tasks.get(entry.task)
-    if isinstance(producer, CheckedProducer):
+    moves = isinstance(producer, CheckedProducer) and producer.host_ahead
+    if moves:
         producer.times_by_host = times_by_host(task, options)
     try:
         if task:
@@ -144,7 +147,7 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
         problem = f"Couldn't apply scheduled task {entry.name}: {error}"
         raise SchedulingError(problem) from error
     finally:
-        if isinstance(producer, CheckedProducer):
+        if moves:
             producer.times_by_host = ()
 
 

@@ -23,13 +23,16 @@ from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
 from redbeat.storage import reading, words
 from redbeat.storage.reading import read_rows
-from redbeat.storage.rows import Change, Reply, Row, digest_of
+from redbeat.storage.rows import Change, Reply, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
 logger = get_logger("celery.beat")
 
 #: How often a change of an entry is decided again that others change at the same time.
 MOST_TRIES: Final = 5
+
+#: The field of the stats with the note of the beat that was the last to write static entries.
+WRITTEN: Final = "statics"
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
@@ -41,7 +44,8 @@ class Here(NamedTuple):
     """Where and when static entries are written.
 
     ``now`` is the time of Redis. With ``only_missing``, stored entries stay as they are. ``known``
-    are the names in the set of static entries.
+    are the names in the set of static entries. ``note`` goes to Redis with all that is written, so
+    that another beat finds that it was not the last to write.
     """
 
     store: Store
@@ -49,6 +53,7 @@ class Here(NamedTuple):
     now: datetime
     only_missing: bool
     known: set[str]
+    note: str
 
 
 class Statics:
@@ -73,6 +78,8 @@ class Statics:
         self._complete = False
         #: How many entries were added, changed and removed, and not yet logged.
         self._counts = _no_counts()
+        #: What this beat has noted in Redis when :meth:`offer` had written all entries.
+        self._note = ""
         #: Whether :meth:`sync` must write the entries before this beat looks at any entry.
         self.unwritten = True
 
@@ -86,7 +93,7 @@ class Statics:
         self._removed |= self.names
         self._entries.clear()
         self._refused, self._texts = set(), {}
-        self._counts = _no_counts()
+        self._counts, self._note = _no_counts(), ""
         self._complete = self.unwritten = True
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
@@ -106,6 +113,7 @@ class Statics:
         self._texts.pop(name, None)
         self._refused.discard(name)
         self._removed.discard(name)
+        self._note = ""
 
     def refuse(self, name: str, error: Exception) -> None:
         """Log an entry that cannot be created or stored, and remove it from the collection."""
@@ -140,15 +148,18 @@ class Statics:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries; while another beat leads, only add those that are missing.
 
-        Takes three round trips, one per 500 entries, and one more per 500 of which some are
-        written; none without entries.
+        Takes four round trips, one per 500 entries, and one more per 500 of which some are written;
+        none without entries.
         """
         if not self._entries:
             return
         holder = store.lock_holder(lock.key) if lock else ""
         other_leads = lock is not None and holder not in ("", lock.token)
         now, known = from_timestamp(store.time()), store.static_names()
-        self._write(Here(store, partial(apply, store), now, other_leads, known))
+        here = Here(store, partial(apply, store), now, other_leads, known, new_mark())
+        if self._write(here) and not other_leads:
+            here.exchange([_noting(here)])
+            self._note = here.note
         if self._counts["added"] and other_leads:
             added, self._counts = self._counts["added"], _no_counts()
             logger.info("beat: Another beat leads: %d missing static entries added", added)
@@ -166,10 +177,15 @@ class Statics:
         others again and again.
 
         Takes two round trips, one per 500 entries, one more per 500 of which some are written, and
-        two more per 500 of which some use calendars.
+        two more per 500 of which some use calendars. Takes three if no beat has written static
+        entries since :meth:`offer`.
         """
-        here = Here(store, exchange, now, False, store.static_names())
-        if not self._write(here) or not self._remove(here, self._stale(here.known, exclusive)):
+        here = Here(store, exchange, now, False, store.static_names(), new_mark())
+        is_written = bool(self._note) and store.noted(WRITTEN) == self._note
+        self._note = ""
+        if not (is_written or self._write(here)):
+            return None
+        if not self._remove(here, self._stale(here.known, exclusive)):
             return None
         self._removed.clear()
         counts, self._counts = self._counts, _no_counts()
@@ -210,8 +226,10 @@ class Statics:
                 new = [name for name in unnamed if name in self._entries]
                 if not changes and not new:
                     break
-                index = [Change("", index=[["SADD", words.STATICS, *new]])] if new else []
-                reply = here.exchange([*changes.values(), *index])
+                index = _noting(here)
+                if new:
+                    index.index.append(["SADD", words.STATICS, *new])
+                reply = here.exchange([*changes.values(), index])
                 if reply.standing == words.STANDBY:
                     return False
                 here.known.update(new)
@@ -282,6 +300,11 @@ class Statics:
             else:  # without a row, it was deleted after it was read
                 again.append(answer.row or Row(change.key))
         return again
+
+
+def _noting(here: Here) -> Change:
+    """Return the change that notes which beat was the last to write static entries."""
+    return Change("", index=[["HSET", words.STATS, WRITTEN, here.note]])
 
 
 def _no_counts() -> dict[str, int]:

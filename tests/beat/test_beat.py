@@ -502,19 +502,27 @@ class Bomb:
         beat.beat.rules.rule_of = load
 
 
+def survivor(world: World, *, takes_lock: bool = False) -> Any:
+    """Start beats that end when they load the entry ``bad``, until one becomes idle; return it."""
+    for _ in range(4):
+        beat = world.beat()
+        if takes_lock:
+            beat.beat.take_lock()
+        Bomb(beat, "bad")
+        with suppress(SystemExit):
+            run_until_idle(beat)
+            break
+        world.client.delete("redbeat::lock")
+    return beat
+
+
 @only("world", [ONE], indirect=True)
 def test_an_entry_whose_loading_ends_the_process_is_set_aside_and_no_other(world: World) -> None:
     world.put("bad")
     for number in range(20):
         world.put(f"e{number}")
 
-    for _ in range(4):
-        beat = world.beat()
-        Bomb(beat, "bad")
-        with suppress(SystemExit):
-            run_until_idle(beat)
-            break
-        world.client.delete("redbeat::lock")
+    survivor(world)
 
     assert len(world.messages) == 20
     failing = world.state("redbeat:bad").failing
@@ -530,14 +538,7 @@ def test_a_beat_that_took_the_lock_before_its_first_tick_knows_suspects_too(worl
     world.put("bad")
     world.put("good")
 
-    for _ in range(4):
-        beat = world.beat()
-        beat.beat.take_lock()
-        Bomb(beat, "bad")
-        with suppress(SystemExit):
-            run_until_idle(beat)
-            break
-        world.client.delete("redbeat::lock")
+    survivor(world, takes_lock=True)
 
     assert [message.name for message in world.messages] == ["good"]
     assert world.client.zrange(".redbeat::failing", 0, -1) == ["redbeat:bad"]
@@ -546,13 +547,7 @@ def test_a_beat_that_took_the_lock_before_its_first_tick_knows_suspects_too(worl
 @only("world", [ONE], indirect=True)
 def test_an_entry_that_was_set_aside_is_tried_again(world: World) -> None:
     key = world.put("bad")
-    for _ in range(4):
-        beat = world.beat()
-        Bomb(beat, "bad")
-        with suppress(SystemExit):
-            run_until_idle(beat)
-            break
-        world.client.delete("redbeat::lock")
+    beat = survivor(world)
     assert world.client.zscore(SCHEDULE, key) > world.now
 
     del beat.beat.rules.rule_of  # its code is mended

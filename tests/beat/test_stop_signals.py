@@ -167,6 +167,18 @@ class TestHandlers:
         assert handler.calls == [signal.SIGTERM]
 
 
+def run_program(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program that imports the package, and wait until it ends."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 class TestDefaultAction:
     """A signal kills a process without a handler, but only after the protected work ends."""
 
@@ -183,14 +195,7 @@ with HeldSignals():
     print("finished", flush=True)
 print("survived", flush=True)
 """
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        ended = run_program(program)
         assert ended.returncode == -signal.SIGTERM, ended.stderr
         assert ended.stdout.split() == printed.split()
 
@@ -218,14 +223,7 @@ with HeldSignals():
 
     def run(self, before: str, signals: int, longest: tuple[float, float]) -> tuple[int, str]:
         program = self.PROGRAM.format(before=before, signals=signals, longest=longest)
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        ended = run_program(program)
         return ended.returncode, ended.stdout.strip()
 
     def test_it_ends_some_seconds_after_the_signal(self) -> None:

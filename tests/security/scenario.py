@@ -61,9 +61,16 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, trigger, list and delete; read the quarantine."""
+        """Save, load, reschedule, rank, pause, trigger, list and delete; read the quarantine.
+
+        At first the key of the sorted set is another key, and an error is to say which.
+        """
         app = self._app()
         schedule = Schedule(app)
+        self.admin.set(SCHEDULE, "x")
+        with suppress(redis.RedisError):
+            list(schedule)
+        self.admin.delete(SCHEDULE)
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
             entry.save,

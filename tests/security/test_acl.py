@@ -29,8 +29,7 @@ NAME = USER
 TASK = "tests.acceptance.project.note"
 
 
-#: TYPE is needed only where a key outside the prefix, or a queue, has a wrong type.
-COMMANDS = [rule[1:] for rule in acl_rules() if rule.startswith("+") and rule != "+type"]
+COMMANDS = [rule[1:] for rule in acl_rules() if rule.startswith("+")]
 
 
 @pytest.fixture(scope="module")

@@ -86,8 +86,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "late-runs-first",
         "On-time runs wait for late runs.",
         "beat/beat.py",
-        "return row.key in late, was_due,",
-        "return row.key not in late, was_due,",
+        "rows.append((was_due,",
+        "rows.append((not was_due,",
         ("tests/scheduler/test_max_rate.py",),
     ),
     Mutant(
@@ -243,5 +243,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "if len(reply) > 1 and request.look is not None:\n",
         "if len(reply) > 1:\n",
         ("tests/storage/test_look.py",),
+    ),
+    Mutant(
+        "statics-of-another-believed",
+        "A first tick does not see that another beat wrote static entries after the start.",
+        "beat/statics.py",
+        "store.noted(WRITTEN) == self._note",
+        "True",
+        ("tests/beat/test_statics.py",),
     ),
 )
