@@ -545,7 +545,8 @@ class Beat:
             self._outcome.version = reply.version
         started = self._clock()
         producer = None
-        if len(rows) + len(self._ready) >= message.FEWEST_RUNS:
+        # What a turn in flight holds is published in this round, too.
+        if len(rows) + len(self._ready) + len(self._turn.owners) >= message.FEWEST_RUNS:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
         self._messages.begin(producer)
