@@ -21,7 +21,7 @@ from redbeat.schedules.rule import rrule, rruleset
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types
-from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_in
+from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_in, text_of
 from .codec.types import (
     TAG,
     VERBATIM,
@@ -226,26 +226,16 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     because the dict may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
-    #: The number of schedules that this decoder has created.
-    _schedules = 0
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("object_hook", self.dict_to_object)
         super().__init__(*args, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Return the object for the tagged dict ``d``, or ``d`` itself if no object can be created.
-
-        Raises ``ValueError`` only if the JSON contains more than ``MAX_SCHEDULES`` schedules.
-        """
+        """Return the object for the tagged dict ``d``, ``d`` itself if none can be created."""
         tag = d.get(TAG)
         kind = None if tag is None else type_of_tag(tag)
         if kind is None:
             return d
-        if tag in tags():
-            self._schedules += 1
-            if self._schedules > MAX_SCHEDULES:
-                raise ValueError(TOO_MANY)
         try:
             return kind.read(d)
         except Exception:
@@ -253,6 +243,8 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             # dict must be a schedule, decode_schedule() raises an error.
             return d
 
+
+_DECODER = RedBeatJSONDecoder()
 
 #: The module whose ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder`` are active:
 #: ``redbeat.schedulers`` once it is imported, because programs replace them there.
@@ -283,7 +275,7 @@ def encode(value: Any, field: str = "") -> str:
 def _too_many_schedules(text: str) -> str:
     if text.count(f'"{TAG}"') <= MAX_SCHEDULES:
         return ""
-    found = re.findall(f'"{TAG}": "({"|".join(map(re.escape, tags()))})"', text)
+    found = re.findall(rf'"{TAG}"\s*:\s*"({"|".join(map(re.escape, tags()))})"', text)
     return TOO_MANY if len(found) > MAX_SCHEDULES else ""
 
 
@@ -293,7 +285,12 @@ def decode(text: str | bytes, field: str) -> Any:
     Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
     characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
     """
-    return json_in(text, field, names.RedBeatJSONDecoder)
+    text = text_of(text)
+    problem = _too_many_schedules(text)
+    if problem:
+        raise DecodeError(field, problem)
+    make = names.RedBeatJSONDecoder
+    return json_in(text, field, (_DECODER if make is RedBeatJSONDecoder else make()).decode)
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:

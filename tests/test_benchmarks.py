@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from math import ceil
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
-from redbeat.beat.turn import LIMIT, MOST_CHANGES
+from redbeat.beat.turn import MOST_CHANGES
 from redbeat.storage.reading import BATCH
 
 
@@ -36,19 +35,9 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
 # -- workloads ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [1, pytest.param(500, marks=pytest.mark.long), pytest.param(1001, marks=pytest.mark.long)],
-)
-def test_a_tick_looks_and_records_in_batches(redis_url: str, entries: int) -> None:
-    # A tick takes more round trips on a machine that stalls, because it records or ends early.
-    most = ceil(entries / LIMIT) + ceil(entries / MOST_CHANGES) + 1 + entries // 200
-    found: list[object] = []
-    for _ in range(5):
-        found.append(measure(redis_url, "tick", entries, repeat=9)["round_trips"])
-        if found[-1] in range(most + 1):
-            return
-    raise AssertionError(found)
+def test_a_tick_that_sends_one_run_is_a_few_round_trips(redis_url: str) -> None:
+    # That more runs share round trips is tested with a clock that stands still, in tests/beat.
+    assert measure(redis_url, "tick", 1)["round_trips"] in range(1, 5)
 
 
 @pytest.mark.long

@@ -196,16 +196,30 @@ def cron_rule(schedule: crontab) -> CronRule:
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
-        rule = CronRule(
-            next_minute=_next_table(schedule.minute, 60),
-            next_hour=_next_table(schedule.hour, 24),
-            days=frozenset(schedule.day_of_month),
-            months=frozenset(schedule.month_of_year),
-            weekdays=frozenset(schedule.day_of_week),
-            follows_real_time=_any_hour(schedule._orig_hour, schedule.hour),
+        rule = _rule_of(
+            frozenset(schedule.minute),
+            frozenset(schedule.hour),
+            frozenset(schedule.day_of_month),
+            frozenset(schedule.month_of_year),
+            frozenset(schedule.day_of_week),
+            _any_hour(schedule._orig_hour, schedule.hour),
         )
         setattr(schedule, CACHE, rule)
     return rule
+
+
+@lru_cache(maxsize=1024)
+def _rule_of(
+    minutes: frozenset[int],
+    hours: frozenset[int],
+    days: frozenset[int],
+    months: frozenset[int],
+    weekdays: frozenset[int],
+    follows_real_time: bool,
+) -> CronRule:
+    """Return the rule that all crontabs of the same times share."""
+    tables = _next_table(minutes, 60), _next_table(hours, 24)
+    return CronRule(*tables, days, months, weekdays, follows_real_time)
 
 
 def _any_hour(written: Any, hours: Iterable[int]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -86,8 +86,8 @@ def is_valid_text(text: str) -> bool:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | None = None) -> Any:
-    """Return the value of the JSON ``text``; ``decoder`` creates objects from tagged dicts.
+def json_in(text: str | bytes, field: str, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Return the value of the JSON ``text``; ``loads`` may create objects from tagged dicts.
 
     Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
     characters, or is nested more than ``MAX_DEPTH`` levels deep. The error names ``field``.
@@ -98,7 +98,7 @@ def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | Non
     if not is_valid_text(text):
         raise DecodeError(field, "cannot be read as JSON: the text is not UTF-8")
     try:
-        value = json.loads(text, cls=decoder)
+        value = loads(text)
     except RecursionError as error:
         raise DecodeError(field, TOO_DEEP) from error
     except Exception as error:

@@ -73,7 +73,7 @@ def now_of(client: Any) -> float:
     return float(seconds + micros / 1e6)
 
 
-@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("count", [1, 200, pytest.param(1001, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("delivery", "turns", "commands"),
     # At least once holds fifty runs before it publishes them.
