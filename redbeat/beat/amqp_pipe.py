@@ -21,15 +21,14 @@ class AmqpPipe:
         self._tag = 0
         self._unconfirmed: dict[int, int] = {}
         self._results: list[Exception | None] = []
-        #: The number of results that belong to flushed messages.
-        self._flushed = 0
         self._timeout: float | None = None
         channel.events["basic_ack"].add(self._acknowledged)
         channel.events["basic_nack"].add(self._refused)
 
     @property
     def size(self) -> int:
-        return len(self._results) - self._flushed
+        """The number of messages whose results :meth:`results` has not returned."""
+        return len(self._results)
 
     def __enter__(self) -> None:
         self.channel.basic_publish = self._publish
@@ -56,7 +55,7 @@ class AmqpPipe:
         # py-amqp expects that the next confirmation belongs to the message that it publishes, so
         # all earlier messages must be confirmed first. RabbitMQ numbers all messages on the
         # channel, so each publish must increase ``_tag``.
-        self._drain(len(self._results))
+        self._drain()
         self._enable_confirms()
         self._tag += 1
         return self.channel.basic_publish_confirm(*args, **kwargs)
@@ -86,26 +85,19 @@ class AmqpPipe:
             if position is not None:
                 self._results[position] = error
 
-    def flush(self) -> None:
-        """Mark the collected messages as flushed; :meth:`_publish` has already sent them."""
-        self._flushed = len(self._results)
-
     def results(self) -> list[Exception | None]:
-        flushed, self._flushed = self._flushed, 0
-        self._drain(flushed)
-        results, self._results = self._results[:flushed], self._results[flushed:]
-        self._unconfirmed = {tag: position - flushed for tag, position in self._unconfirmed.items()}
-        if not self._results:
-            self._timeout = None
+        """Wait for the confirmations; return the error of each message, None for success."""
+        self._drain()
+        results, self._results, self._timeout = self._results, [], None
         return results
 
     def close(self) -> None:
         """Do nothing, because the pipe has no resources to free."""
 
-    def _drain(self, count: int) -> None:
-        """Wait until the first ``count`` published messages have a result."""
+    def _drain(self) -> None:
+        """Wait until each published message has a result."""
         try:
-            while next(iter(self._unconfirmed.values()), count) < count:
+            while self._unconfirmed:
                 if self.channel.connection is None or not self.channel._confirm_selected:
                     raise ChannelClosedError("RabbitMQ closed the channel")
                 self.channel.connection.drain_events(timeout=self._timeout)

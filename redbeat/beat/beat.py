@@ -87,8 +87,7 @@ class Shared:
         self.own = OwnCode(scheduler)
         self.messages = message.Messages(scheduler.app, conf)
         self.one_step = OneStep(client, conf, clock)
-        # As many again may be in flight.
-        self.sender = Sender(max(1, conf.publish_window // 2), clock)
+        self.sender = Sender(conf.publish_window, clock)
         self.broker = trouble.Broker(scheduler)
         self.pace = trouble.Pace(conf.max_rate)
 

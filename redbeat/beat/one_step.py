@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Any, Final
 
 from celery.result import EagerResult
 from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
-from redis import Redis, exceptions
+from redis import exceptions
 
 from redbeat.beat.broker import impossible, is_about_one_message, is_refusal
-from redbeat.beat.redis_pipe import ClientStandIn
+from redbeat.beat.redis_pipe import Capture
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import connection_like, is_idle
@@ -35,10 +34,6 @@ logger = get_logger("celery.beat")
 
 #: The broker's ``run_id`` and database, and the schedule's database: ``Request.server``.
 Server = tuple[str, int, int]
-
-#: The commands that send a message, and those that only accompany it.
-MESSAGES: Final = frozenset({"LPUSH", "PUBLISH"})
-CAPTURED: Final = MESSAGES | {"EXPIRE", "PEXPIRE"}
 
 #: One line of the reply to INFO.
 INFO_LINE: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
@@ -135,49 +130,6 @@ class Watch:
     def moved(self) -> bool:
         """Whether kombu replaced the channel, because the connection broke during the call."""
         return getattr(self._producer, "_channel", self.channel) is not self.channel
-
-
-class Capture(ClientStandIn):
-    """A context that captures the commands of the messages on a Redis channel."""
-
-    def __init__(self, channel: Any) -> None:
-        super().__init__(channel)
-        #: The captured commands, ready for ``Change.push``.
-        self.commands: list[list[str | bytes]] = []
-        #: Whether a message was sent, because other commands came with it.
-        self.executed = False
-
-    def send(self) -> None:
-        """Send what was captured, which has the prefix of the broker already."""
-        client: Any = Redis(connection_pool=self._client.connection_pool)
-        for command in self.commands:
-            client.execute_command(*command)
-
-    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
-        pipeline = self._client.pipeline(*args, **kwargs)
-        pipeline.execute = partial(self._execute, pipeline, pipeline.execute)
-        return pipeline
-
-    def lpush(self, key: Any, *messages: Any) -> int:
-        self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])
-        return 1
-
-    def publish(self, topic: Any, message: Any) -> int:
-        self.commands.append(["PUBLISH", f"{self._prefix}{topic}", message])
-        return 1
-
-    def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
-        """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all of them."""
-        commands = [command for command, _ in pipeline.command_stack]
-        names = {command[0] for command in commands}
-        if not names <= CAPTURED:
-            self.executed |= not names.isdisjoint(MESSAGES)
-            return execute(**options)
-        pipeline.command_stack.clear()
-        for command in commands:  # as Redis gets them
-            parts = [part if isinstance(part, (str, bytes)) else str(part) for part in command]
-            self.commands.append(parts)
-        return [1] * len(commands)
 
 
 class NotSameServerError(Exception):

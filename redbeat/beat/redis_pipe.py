@@ -1,27 +1,35 @@
-"""Publishes messages to a Redis broker in batches, on a separate connection."""
+"""Collects the messages that kombu sends to a Redis broker, and sends them together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.borrowing import connect, connection_like
 
+#: The commands that send a message, and those that only accompany it.
+MESSAGES: Final = frozenset({"LPUSH", "PUBLISH"})
+CAPTURED: Final = MESSAGES | {"EXPIRE", "PEXPIRE"}
+
 #: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
+#: A broker's command with its arguments, as Redis gets them.
+Command = list[Any]
+
 #: A command with its messages, and the positions of their results.
-Batch = tuple[list[Any], list[int]]
+Batch = tuple[Command, list[int]]
 
 
-class ClientStandIn:
-    """A context manager that replaces the Redis client of a kombu channel.
+class Capture:
+    """A context that captures the commands of the messages on a Redis channel of kombu.
 
-    Subclasses collect some commands; all other commands, such as a lookup of bindings, are executed
-    at once.
+    All other commands, such as a lookup of bindings, are executed at once.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -30,6 +38,10 @@ class ClientStandIn:
             self._client = client
         # Kombu's client adds it to keys.
         self._prefix = getattr(channel, "global_keyprefix", None) or ""
+        #: The captured commands, ready for ``Change.push``.
+        self.commands: list[Command] = []
+        #: Whether a message was sent, because other commands came with it.
+        self.executed = False
 
     def __enter__(self) -> None:
         self.channel.conn_or_acquire = self._acquire
@@ -44,9 +56,41 @@ class ClientStandIn:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
+    def send(self) -> None:
+        """Send what was captured, which has the prefix of the broker already."""
+        client: Any = Redis(connection_pool=self._client.connection_pool)
+        for command in self.commands:
+            client.execute_command(*command)
 
-class RedisPipe(ClientStandIn):
-    """Collects the messages of a Redis channel, and sends them together in one round trip.
+    def lpush(self, key: Any, *messages: Any) -> int:
+        self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])
+        return 1
+
+    def publish(self, topic: Any, message: Any) -> int:
+        self.commands.append(["PUBLISH", f"{self._prefix}{topic}", message])
+        return 1
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        pipeline = self._client.pipeline(*args, **kwargs)
+        pipeline.execute = partial(self._execute, pipeline, pipeline.execute)
+        return pipeline
+
+    def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
+        """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all of them."""
+        commands = [command for command, _ in pipeline.command_stack]
+        names = {command[0] for command in commands}
+        if not names <= CAPTURED:
+            self.executed |= not names.isdisjoint(MESSAGES)
+            return execute(**options)
+        pipeline.command_stack.clear()
+        for command in commands:  # as Redis gets them
+            parts = [part if isinstance(part, (str, bytes)) else str(part) for part in command]
+            self.commands.append(parts)
+        return [1] * len(commands)
+
+
+class RedisPipe(Capture):
+    """Captures message after message of a Redis channel, and sends them in one round trip.
 
     All messages for one queue are in one command, so the queue gets either all messages, in order,
     or no message. The pipe has its own connection, because kombu closes all connections of its pool
@@ -57,83 +101,72 @@ class RedisPipe(ClientStandIn):
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
-        self.nbytes = 0
-        self.size = 0
+        #: The number of collected commands, and of the bytes of their messages.
+        self.size = self.nbytes = 0
         self._connection = connection_like(self._client.connection_pool)
-        #: The commands, and those among them that push to a queue, by its key.
+        #: The commands, and the last of each kind for each key.
         self._batches: list[Batch] = []
-        self._queues: dict[str, Batch] = {}
-        #: The commands in flight, the number of their results, and why they could not be sent.
-        self._sent: tuple[list[Batch], int] = [], 0
-        self._error: Exception | None = None
-        #: The commands of the message that kombu collected last, as Redis gets them.
-        self.made: list[list[Any]] = []
+        self._last: dict[tuple[str, str], Batch] = {}
 
     def __enter__(self) -> None:
-        self.made = []
+        self.commands = []
         super().__enter__()
 
-    def lpush(self, key: str, message: Any) -> None:
-        """Collect a message of kombu."""
-        self.made.append(["LPUSH", f"{self._prefix}{key}", message])
-        self.push(self.made[-1])
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__()
+        for command in self.commands:
+            self.push(command)
 
-    def push(self, command: list[Any]) -> None:
-        """Collect a message, whose key has the prefix of the broker, for its queue."""
-        name, key, message = command
-        if key not in self._queues:
-            self._queues[key] = [name, key], []
-            self._batches.append(self._queues[key])
-        self._collect(self._queues[key], message)
-
-    def publish(self, topic: str, message: Any) -> None:
-        self._batches.append((["PUBLISH", f"{self._prefix}{topic}"], []))
-        self._collect(self._batches[-1], message)
-
-    def _collect(self, batch: Batch, message: Any) -> None:
-        command, positions = batch
-        command.append(message)
+    def push(self, command: Command) -> None:
+        """Collect a command whose key has the prefix of the broker."""
+        name, key, *messages = command
+        if name != "LPUSH" or (name, key) not in self._last:
+            self._last[name, key] = [name, key], []
+            self._batches.append(self._last[name, key])
+        batch, positions = self._last[name, key]
+        batch += messages
         positions.append(self.size)
         self.size += 1
-        self.nbytes += len(message)
-
-    def flush(self) -> None:
-        commands, self._sent = [command for command, _ in self._batches], (self._batches, self.size)
-        self._batches, self._queues, self.size, self.nbytes = [], {}, 0, 0
-        self._error = self._try(send, commands) if commands else None
+        self.nbytes += sum(map(len, messages))
 
     def results(self) -> list[Exception | None]:
-        """Wait for the replies; return the error of each flushed operation, None for success.
+        """Send what was collected; return the error of each command, None for success.
 
         If the connection breaks, the commands without a reply are sent once more on a new
         connection. Takes one round trip, or two if the connection broke.
         """
-        (batches, size), self._sent = self._sent, ([], 0)
-        commands = [command for command, _ in batches]
+        commands = [command for command, _ in self._batches]
         answers: list[Exception | None] = []
-        error, self._error = self._error, None
-        error = error or self._try(receive, len(commands), answers)
+        error = self._send(commands, answers)
         if error is not None:
-            rest = commands[len(answers) :]
-            error = self._try(send, rest) or self._try(receive, len(rest), answers)
+            error = self._send(commands[len(answers) :], answers)
         answers += [error] * (len(commands) - len(answers))
-        results: list[Exception | None] = [None] * size
-        for (_, positions), answer in zip(batches, answers, strict=True):
+        results: list[Exception | None] = [None] * self.size
+        for (_, positions), answer in zip(self._batches, answers, strict=True):
             for position in positions:
                 results[position] = answer
+        self._batches, self._last, self.size, self.nbytes = [], {}, 0, 0
         return results
 
-    def close(self) -> None:
-        self._connection.disconnect()
+    def _send(self, commands: list[Command], answers: list[Exception | None]) -> Exception | None:
+        """Send commands, and append the error of each reply to ``answers``, None for success.
 
-    def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
-        """Call ``step`` with the connection; return None, or the error that broke the connection.
-
-        After any error this method closes the connection, because a later command could otherwise
-        receive the reply to an earlier command.
+        Returns the error that broke the connection, None if all replies came. After any error the
+        connection is closed: a later command could otherwise receive the reply to an earlier one.
         """
+        connection = self._connection
+        if not commands:
+            return None
         try:
-            step(self._connection, *args)
+            connect(connection)
+            # All in one write, because the server would process several writes separately.
+            connection.send_packed_command([b"".join(connection.pack_commands(commands))])
+            for _ in commands:
+                try:
+                    connection.read_response()
+                    answers.append(None)
+                except ResponseError as error:
+                    answers.append(error)
         except BROKEN as error:
             self.close()
             return error
@@ -142,22 +175,5 @@ class RedisPipe(ClientStandIn):
             raise
         return None
 
-
-def send(connection: Any, commands: list[Any]) -> None:
-    """Send commands without waiting for replies.
-
-    Takes one round trip if the connection is not open, else none.
-    """
-    connect(connection)
-    # Send all commands in one write, because the server would process several writes separately.
-    connection.send_packed_command([b"".join(connection.pack_commands(commands))])
-
-
-def receive(connection: Any, count: int, answers: list[Exception | None]) -> None:
-    """Read ``count`` replies; append the error of each reply to ``answers``, None for success."""
-    for _ in range(count):
-        try:
-            connection.read_response()
-            answers.append(None)
-        except ResponseError as error:
-            answers.append(error)
+    def close(self) -> None:
+        self._connection.disconnect()

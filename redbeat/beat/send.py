@@ -58,8 +58,8 @@ class SharedError(Exception):
 class Sender:
     """Publishes runs through kombu; a message waits for its confirmation together with others.
 
-    ``window`` is the most messages that are collected, and the most that are in flight; 1 waits for
-    the broker after each message. ``clock`` returns monotonic seconds.
+    ``window`` is the most messages that wait together; 1 waits for the broker after each message.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -67,10 +67,9 @@ class Sender:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The number of broker operations and the run of each publish that is not flushed yet.
+        #: The number of broker operations and the run of each publish that is not confirmed yet.
         #: A publish has one operation per queue, and none if it waited for the broker.
         self._collected: list[tuple[int, Run]] = []
-        self._flushed: list[tuple[int, Run]] = []
         self._settled: list[Run] = []
         self._collecting_since = 0.0
         self._alone: set[str] = set()
@@ -132,14 +131,14 @@ class Sender:
     @property
     def made(self) -> list[list[Any]]:
         """The commands of the message that :meth:`publish` collected last."""
-        return self._pipe.made if isinstance(self._pipe, RedisPipe) else []
+        return self._pipe.commands if isinstance(self._pipe, RedisPipe) else []
 
     def _blamed(self, error: Exception, pipe: Pipe | None) -> Exception:
         """Return the error of a call, as a :exc:`SharedError` if another message may be to blame.
 
         RabbitMQ closes the channel of a bad message, and py-amqp raises this in a later publish.
         """
-        others = any(operations for operations, _ in (*self._flushed, *self._collected))
+        others = any(operations for operations, _ in self._collected)
         return _shared(error) if others and pipe and pipe.shares_errors else error
 
     def _collect(self, operations: int, run: Run) -> None:
@@ -148,7 +147,7 @@ class Sender:
             self._collecting_since = self._clock()
         self._collected.append((operations, run))
         if self._is_full():
-            self._advance()
+            self._confirm()
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """Return the pipe for a publish, None if the publish must wait for the broker.
@@ -158,7 +157,7 @@ class Sender:
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
             return pipe
-        if self._window <= 1 or self._collected or self._flushed:
+        if self._window <= 1 or self._collected:
             return None
         self.close()
         self._producer, self._pipe = producer, pipe_of(producer.channel)
@@ -167,34 +166,32 @@ class Sender:
     # -- settling ------------------------------------------------------------------------------
 
     def settle(self) -> list[Run]:
-        """Return the runs that are finished, in order; send on what has waited 20 ms or is full.
+        """Return the runs that are finished, in order.
 
-        In most cases this method does not wait.
+        Waits for the broker if the window is full or its first message has waited for 20 ms.
         """
         if self._is_full():
-            self._advance()
+            self._confirm()
         settled, self._settled = self._settled, []
         return settled
 
     def finish(self) -> list[Run]:
         """Wait until the broker has confirmed all messages, and return all finished runs.
 
-        Takes at most twice the timeout of a publish: once for what was in flight, and once for what
-        was collected.
+        Takes at most the timeout of a publish.
         """
-        while self._collected or self._flushed:
-            self._advance()
+        self._confirm()
         return self.settle()
 
     @property
     def busy(self) -> bool:
         """Whether there are runs that :meth:`settle` has not returned."""
-        return bool(self._collected or self._flushed or self._settled)
+        return bool(self._collected or self._settled)
 
     @property
     def runs(self) -> list[Run]:
         """The runs that :meth:`settle` has not returned."""
-        return [*self._settled, *(run for _, run in (*self._flushed, *self._collected))]
+        return [*self._settled, *(run for _, run in self._collected)]
 
     def close(self) -> None:
         """Free the connection; call :meth:`finish` first."""
@@ -210,29 +207,17 @@ class Sender:
         size = 0 if self._pipe is None else self._pipe.nbytes
         return len(self._collected) >= self._window or size > MAX_BYTES
 
-    def _advance(self) -> None:
-        """Wait for what is in flight, and send what was collected.
+    def _confirm(self) -> None:
+        """Wait until the broker has confirmed what was collected."""
+        results = iter(self._pipe.results() if self._pipe is not None else ())
+        collected, self._collected = self._collected, []
+        shared = len(collected) > 1 and self._pipe is not None and self._pipe.shares_errors
+        for operations, run in collected:
+            self._settle(run, list(islice(results, operations)), shared)
 
-        What waited for the broker already, is settled at once.
-        """
-        pipe, flushed = self._pipe, self._flushed
-        results = iter(pipe.results() if pipe is not None and flushed else ())
-        for operations, run in flushed:
-            self._settle(run, list(islice(results, operations)), pipe, len(flushed) > 1)
-        self._flushed, self._collected = self._collected, []
-        if pipe is not None and any(operations for operations, _ in self._flushed):
-            pipe.flush()
-            return
-        for _, run in self._flushed:
-            self._settle(run, [], None, False)
-        self._flushed = []
-
-    def _settle(
-        self, run: Run, results: list[Exception | None], pipe: Pipe | None, shared: bool
-    ) -> None:
+    def _settle(self, run: Run, results: list[Exception | None], shared: bool) -> None:
         """Finish a run; ``results`` has the error of each of its operations, None for success."""
         error = next(filter(None, results), None)
-        shared = shared and pipe is not None and pipe.shares_errors
         if error is not None:
             run.seen = False
             run.left = shared or None in results or not is_refusal(error)

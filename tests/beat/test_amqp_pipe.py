@@ -99,11 +99,10 @@ def test_messages_are_sent_at_once_and_confirmed_later(
     publish(pipe, "a", "b")
     assert rabbit.published == ["a", "b"]
     assert (pipe.size, rabbit.timeouts) == (2, [])
-    pipe.flush()
-    assert pipe.size == 0
     rabbit.acknowledge(1)
     rabbit.acknowledge(2)
     assert pipe.results() == [None, None]
+    assert pipe.size == 0
     assert pipe.results() == []
 
 
@@ -112,7 +111,6 @@ def test_a_refused_message_has_an_error_and_no_other(
     rabbit: RabbitConnection, pipe: AmqpPipe, refused_tag: int
 ) -> None:
     publish(pipe, "a", "b", "c")
-    pipe.flush()
     for tag in (3, 1, 2):
         (rabbit.refuse if tag == refused_tag else rabbit.acknowledge)(tag)
     results = pipe.results()
@@ -122,26 +120,19 @@ def test_a_refused_message_has_an_error_and_no_other(
 
 def test_one_confirmation_of_several_messages(rabbit: RabbitConnection, pipe: AmqpPipe) -> None:
     publish(pipe, "a", "b", "c", "d")
-    pipe.flush()
     rabbit.acknowledge(2, multiple=True)
     rabbit.refuse(4, multiple=True)
     assert refused(pipe.results()) == [2, 3]
 
 
-@pytest.mark.parametrize("early", [True, False])
 def test_a_later_message_keeps_its_own_confirmation(
-    rabbit: RabbitConnection, pipe: AmqpPipe, early: bool
+    rabbit: RabbitConnection, pipe: AmqpPipe
 ) -> None:
     publish(pipe, "a", "b")
-    pipe.flush()
-    publish(pipe, "c", "d")
-    if early:
-        rabbit.refuse(4)
     rabbit.acknowledge(2, multiple=True)
     assert refused(pipe.results()) == []
-    pipe.flush()
-    if not early:
-        rabbit.refuse(4)
+    publish(pipe, "c", "d")
+    rabbit.refuse(4)
     rabbit.acknowledge(3)
     assert refused(pipe.results()) == [1]
 
@@ -151,7 +142,6 @@ def test_without_a_confirmation_in_time_a_message_has_an_error(
 ) -> None:
     publish(pipe, "a", confirm_timeout=3)
     publish(pipe, "b")
-    pipe.flush()
     rabbit.acknowledge(1)
     assert refused(pipe.results()) == [1]
     assert rabbit.timeouts == [3]
@@ -161,7 +151,6 @@ def test_a_closed_channel_fails_what_is_unconfirmed_and_reopens(
     rabbit: RabbitConnection, pipe: AmqpPipe
 ) -> None:
     publish(pipe, "a", "b", "c")
-    pipe.flush()
     rabbit.acknowledge(1)
     rabbit.close_channel()
     results = pipe.results()
@@ -169,7 +158,6 @@ def test_a_closed_channel_fails_what_is_unconfirmed_and_reopens(
     assert isinstance(results[1], NotFound)
     publish(pipe, "d")
     assert rabbit.tag == 1
-    pipe.flush()
     rabbit.acknowledge(1)
     assert pipe.results() == [None]
 
@@ -182,14 +170,12 @@ def test_a_channel_that_closed_between_two_messages(
     with pytest.raises(NotFound):
         rabbit.drain_events()
     publish(pipe, "b")
-    pipe.flush()
     rabbit.acknowledge(1)
     assert refused(pipe.results()) == [0]
 
 
 def test_a_channel_that_closed_before_the_wait(rabbit: RabbitConnection, pipe: AmqpPipe) -> None:
     publish(pipe, "a")
-    pipe.flush()
     rabbit.close_channel()
     with pytest.raises(NotFound):
         rabbit.drain_events()
@@ -206,6 +192,5 @@ def test_a_message_outside_the_context_waits_for_its_own_confirmation(
     pipe.channel.basic_publish("b", routing_key="celery")
     assert not rabbit.incoming
     publish(pipe, "c")
-    pipe.flush()
     rabbit.refuse(3)
     assert refused(pipe.results()) == [1]

@@ -32,11 +32,10 @@ from tests.beat.sending import (
 )
 from tests.beat.test_amqp_pipe import RabbitConnection
 from tests.servers import RedisServer
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.standalone
 
-#: The most messages that are collected, and the most that are in flight.
+#: The most messages that wait together.
 WINDOW = 50
 
 
@@ -224,23 +223,20 @@ def test_without_a_channel_nothing_has_left(world: World) -> None:
 # -- windows ---------------------------------------------------------------------------------------
 
 
-def test_a_window_is_sent_when_it_is_full_and_confirmed_by_the_next(
+def test_a_window_is_sent_and_confirmed_when_it_is_full(
     make_world: Callable[..., World], redis_client: redis.Redis
 ) -> None:
-    world, runs = make_world(), runs_of(2 * WINDOW)
+    world, runs = make_world(), runs_of(WINDOW + 1)
     for run in runs[: WINDOW - 1]:
         world.publish(run)
     assert world.sender.settle() == []
     assert messages(redis_client) == []
-    world.publish(runs[WINDOW - 1])
-    assert world.sender.settle() == [], "nobody waits for the first window"
-    for run in runs[WINDOW:-1]:
+    for run in runs[WINDOW - 1 :]:
         world.publish(run)
-    assert world.sender.settle() == []
-    world.publish(runs[-1])
     assert world.sender.settle() == runs[:WINDOW]
+    assert world.sender.busy
     assert world.sender.finish() == runs[WINDOW:]
-    assert len(messages(redis_client)) == 2 * WINDOW
+    assert len(messages(redis_client)) == WINDOW + 1
 
 
 def test_a_window_is_sent_after_a_moment(
@@ -248,10 +244,10 @@ def test_a_window_is_sent_after_a_moment(
 ) -> None:
     world, run = make_world(), run_of()
     world.publish(run)
-    world.clock.now += 0.03
     assert world.sender.settle() == []
-    assert world.sender.busy
-    assert world.sender.finish() == [run]
+    world.clock.now += 0.03
+    assert world.sender.settle() == [run]
+    assert not world.sender.busy
     assert len(messages(redis_client)) == 1
 
 
@@ -260,12 +256,10 @@ def test_a_window_of_large_messages_is_sent_early(
 ) -> None:
     world = make_world()
     runs = [run_of(name, rule_of(name, args=["x" * 700_000])) for name in "abc"]
-    for run in runs[:2]:
+    for run in runs:
         world.publish(run)
-    wait_until(lambda: len(messages(redis_client)) == 2)
-    world.publish(runs[2])
-    assert world.sender.settle() == []
-    assert world.sender.finish() == runs
+    assert world.sender.settle() == runs[:2]
+    assert world.sender.finish() == runs[2:]
     assert len(messages(redis_client)) == 3
 
 

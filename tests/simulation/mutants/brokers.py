@@ -138,8 +138,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "confirmation-of-another",
         "A confirmation counts for another message after earlier messages were settled.",
         "beat/amqp_pipe.py",
-        "{tag: position - flushed for tag, position in self._unconfirmed.items()}",
-        "dict(self._unconfirmed)",
+        "results, self._results, self._timeout = self._results, [], None",
+        "results, self._timeout = self._results, None",
         ("tests/beat/test_amqp_pipe.py",),
     ),
     Mutant(

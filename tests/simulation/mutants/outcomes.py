@@ -229,7 +229,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "record-before-publish",
         ("A run is recorded when its message is written, before the broker confirmed it."),
         "beat/send.py",
-        "results = iter(pipe.results() if pipe is not None and flushed else ())",
+        "results = iter(self._pipe.results() if self._pipe is not None else ())",
         "results = iter(())",
         ("tests/beat/test_send.py",),
     ),
@@ -338,7 +338,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "last-queue-only",
         "Of a message to several queues, only the copy for the last queue is sent.",
-        "beat/one_step.py",
+        "beat/redis_pipe.py",
         'self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])',
         'self.commands[:] = [["LPUSH", f"{self._prefix}{key}", *messages]]',
         (
@@ -349,7 +349,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "unknown-commands-captured",
         ("Commands that a script does not send, such as those of a priority queue, are captured."),
-        "beat/one_step.py",
+        "beat/redis_pipe.py",
         "if not names <= CAPTURED:",
         "if False:",
         (
