@@ -203,7 +203,8 @@ class RedBeatConfig(settings.Settings):
         if not self.key_prefix:
             problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
-        if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.use_ssl.inherited:
+        has_own = self.redis_use_ssl and not self.endpoint.use_ssl.inherited
+        if has_own and not self.endpoint.uses_tls:
             problem = (
                 f"redbeat_redis_use_ssl has no effect on {self.endpoint.url.setting}, a "
                 f"{self.endpoint.scheme}:// URL"

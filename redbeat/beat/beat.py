@@ -143,7 +143,7 @@ class Beat:
         #: The difference of the clocks that was logged and stored last.
         self._reported_ahead = 0.0
         self._suspects = trouble.Suspects()
-        self._failures = trouble.FailedTicks(scheduler, store.client, self.health)
+        self._failures = trouble.FailedTicks(scheduler, self.health)
         self._stop = HeldSignals()
         #: The rows to decide about again, because a change differed from them.
         self._again: list[Row] = []

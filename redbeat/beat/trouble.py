@@ -15,7 +15,6 @@ from redis.exceptions import ResponseError
 
 from redbeat.beat.broker import broker_address
 from redbeat.config import ensure_conf
-from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
 from redbeat.entries.runs import cause_of
 from redbeat.errors import reason_of
@@ -124,19 +123,17 @@ class FailedTicks:
 
     Arguments:
         scheduler: the sender of the signals, with the clock of the beat.
-        client: the Redis client, whose options help to explain a TLS error.
         health: the health of the beat.
     """
 
-    def __init__(self, scheduler: Any, client: Any, health: BeatHealth) -> None:
-        self._scheduler, self._client, self._health = scheduler, client, health
+    def __init__(self, scheduler: Any, health: BeatHealth) -> None:
+        self._scheduler, self._health = scheduler, health
         self._url = safe_url(ensure_conf(scheduler.app).redis_url)
         self._clock: Callable[[], float] = scheduler.clock
         #: How many ticks failed because of Redis, and how many failed for another reason.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.
         self._first_at = self._last_at = 0.0
-        self._ever_answered = False
         self._logged_kinds: set[str] = set()
 
     def tick_failed(self, error: Exception) -> float:
@@ -163,11 +160,10 @@ class FailedTicks:
         # "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
-            why = "" if self._ever_answered else hint(error, self._client)
             what = "refuses a command" if type(error) is ResponseError else "is not available"
             logger.error(
-                "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
-                *(what, REDIS_WAIT.longest, self._url, kind, error, why),
+                "beat: Redis %s, trying again every %.0f s: %s: %s: %s",
+                *(what, REDIS_WAIT.longest, self._url, kind, error),
             )
         return REDIS_WAIT.after(self.of_redis)
 
@@ -192,7 +188,7 @@ class FailedTicks:
             )
             emit(redis_back, self._scheduler, failures=self.of_redis)
         self._health.completed()
-        self.of_redis, self._ever_answered = 0, True
+        self.of_redis = 0
         self._logged_kinds.clear()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from celery import Celery
 from kombu.utils.imports import symbol_by_name
@@ -12,9 +12,9 @@ from redis.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 
 from redbeat.errors import ConfigurationError
-from redbeat.settings import MISSING, find_setting, is_number
+from redbeat.settings import MISSING, find_setting
 
-from .urls import SCHEMES, SOCKETS, url_scheme
+from .urls import SOCKETS, url_scheme
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +37,6 @@ class Endpoint:
     url: Source
     use_ssl: Source
     options: Source
-    #: Whether the broker is a Redis server with a URL that RedBeat supports.
-    broker_is_redis: bool
 
     @property
     def scheme(self) -> str:
@@ -51,10 +49,20 @@ class Endpoint:
         return bool(self.options.value.get("cluster")) or self.scheme == "redis-cluster"
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the scheme of ``redbeat_redis_url`` turns TLS off for a single server."""
-        own = not (self.url.inherited or self.is_cluster or self.options.value.get("ssl"))
-        return self.scheme in SOCKETS or (own and self.scheme == "redis")
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted.
+
+        ``broker_use_ssl`` turns TLS on only for the URL of the broker, because another URL usually
+        names another server. No setting turns TLS on for a single server whose URL says ``redis``.
+        """
+        if self.scheme in SOCKETS:
+            return False
+        if self.scheme == "rediss" or self.options.value.get("ssl"):
+            return True
+        if self.url.inherited:
+            return bool(self.use_ssl.value)
+        is_plain = self.scheme == "redis" and not self.is_cluster
+        return bool(self.use_ssl.value) and not self.use_ssl.inherited and not is_plain
 
 
 def read_endpoint(app: Celery) -> Endpoint:
@@ -68,10 +76,7 @@ def read_endpoint(app: Celery) -> Endpoint:
     options = _source_of(app, "redbeat_redis_options", "broker_transport_options")
     if not isinstance(use_ssl.value, (bool, Mapping, type(None))):
         raise ConfigurationError(f"{use_ssl.setting} must be True, False or a dict of ssl_ options")
-    broker = _with_text(Source("broker_url", app.conf.broker_url))
-    return Endpoint(
-        _with_text(url), use_ssl, _with_checks(options), url_scheme(broker.value) in SCHEMES
-    )
+    return Endpoint(_with_text(url), use_ssl, _with_checks(options))
 
 
 def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
@@ -103,94 +108,68 @@ def _with_checks(source: Source) -> Source:
     return replace(source, value=check_options(options, source.setting))
 
 
-class Option(NamedTuple):
-    """How RedBeat checks an option, because redis-py would refuse it late, or not at all.
-
-    ``convert`` may raise an error for an invalid value, too.
-    """
-
-    requirement: str
-    is_valid: Callable[[Any], Any]
-    convert: Callable[[Any], Any] = lambda value: value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError("it must be a string")
 
 
 def _provider(value: Any) -> CredentialProvider:
-    provider = symbol_by_name(value)() if _is_text(value) else value  # type: ignore[no-untyped-call]
-    if isinstance(provider, CredentialProvider):
-        return provider
-    raise TypeError(value)
+    if isinstance(value, str):
+        value = symbol_by_name(value)()  # type: ignore[no-untyped-call]
+    if isinstance(value, CredentialProvider):
+        return value
+    raise TypeError("it must be a redis.CredentialProvider, or the dotted name of such a class")
 
 
-def _node(value: Any) -> tuple[str, int]:
-    fields = vars(value) if isinstance(value, ClusterNode) else value
-    host, port = (fields["host"], fields["port"]) if isinstance(fields, Mapping) else fields
-    if host and _is_text(host):
-        return host, int(port)
-    raise TypeError(value)
+def _nodes(value: Any) -> list[tuple[str, int]]:
+    """Convert a list of ``(host, port)``, of dicts, or of ``ClusterNode`` of redis-py."""
+    nodes = [vars(node) if isinstance(node, ClusterNode) else node for node in value]
+    pairs = [(node["host"], node["port"]) if isinstance(node, Mapping) else node for node in nodes]
+    return [(str(host), int(port)) for host, port in pairs]
 
 
-_NAME: Final = Option("must be a non-empty string", lambda value: _is_text(value) and value)
-_NODES: Final = Option("must be a list of (host, port)", bool, lambda nodes: [*map(_node, nodes)])
-_SECRET: Final = Option("must be a string or None", _is_text)
-
-#: The options that RedBeat itself uses.
-REDBEAT_OPTIONS: Final[Mapping[str, Option]] = {
-    "cluster": Option("must be True or False", lambda value: value in (False, True), bool),
-    "credential_provider": Option(
-        "must be a redis.CredentialProvider, or the dotted name of a class that can be imported "
-        "and called without arguments",
-        bool,
-        _provider,
-    ),
-    "db": Option(
-        "must be the number of a database, at least 0",
-        lambda value: str(value).strip().isdecimal(),
-        int,
-    ),
-    "master_name": _NAME,
-    "password": _SECRET,
-    "retry_period": Option(
-        "must be a number of seconds above 0, -1 for no limit, or None for no retry",
-        lambda value: is_number(value) and (value >= 0 or value == -1),
-    ),
-    "sentinel_kwargs": Option("must be a dict", lambda value: isinstance(value, Mapping), dict),
-    "sentinels": _NODES,
-    "service_name": _NAME,
-    "socket_timeout": Option(
-        "must be a number of seconds above 0, or None for no limit",
-        lambda value: value is None or (is_number(value) and value > 0),
-    ),
-    "startup_nodes": _NODES,
-    "username": _SECRET,
+#: The options that control how RedBeat builds the client, and how a value is converted. The
+#: conversion raises an error for a value that redis-py would refuse late, or not at all.
+BUILDER_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "cluster": bool,
+    "master_name": _text,
+    "retry_period": float,
+    "sentinel_kwargs": dict,
+    "sentinels": _nodes,
+    "service_name": _text,
+    "startup_nodes": _nodes,
 }
 
-#: The options in REDBEAT_OPTIONS that RedBeat passes to redis-py.
-#: All other options in REDBEAT_OPTIONS only control how RedBeat builds the client.
-CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
+#: The options that RedBeat passes to redis-py, and how a value is converted.
+CLIENT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "credential_provider": _provider,
+    "db": int,
+    "password": _text,
+    "socket_timeout": float,
+    "username": _text,
+}
+
+#: The options that RedBeat itself uses.
+REDBEAT_OPTIONS: Final = {**BUILDER_OPTIONS, **CLIENT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Validate and convert the options that RedBeat itself uses, and return all ``options``.
+    """Convert the options that RedBeat itself uses, and return all ``options``.
 
     None means that an option is not set, except for ``socket_timeout``. redis-py validates the
-    options that RedBeat does not use. Raises :exc:`ConfigurationError` for an invalid value. The
-    error message contains ``setting`` and the name of the option, but not the value, because the
-    value may be secret.
+    options that RedBeat does not use. Raises :exc:`ConfigurationError` for a value that cannot be
+    converted. The error message contains ``setting`` and the name of the option.
     """
     checked = dict(options)
     for name in options.keys() & REDBEAT_OPTIONS.keys():
-        option, value = REDBEAT_OPTIONS[name], checked.pop(name)
-        if value is None and name != "socket_timeout":
+        value = checked[name]
+        if value is None:
+            if name != "socket_timeout":
+                del checked[name]
             continue
         try:
-            if not option.is_valid(value):
-                raise ValueError(option.requirement)
-            checked[name] = option.convert(value)
+            checked[name] = REDBEAT_OPTIONS[name](value)
         except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
-            message = f"{setting}[{name!r}] {option.requirement}"
-            raise ConfigurationError(message) from error
+            raise ConfigurationError(f"{setting}[{name!r}] cannot be used: {error}") from error
     return checked

@@ -21,9 +21,9 @@ from redbeat.printing import get_logger
 
 from .borrowing import connection_like
 from .cluster import LateCluster, server_errors
-from .endpoint import CLIENT_OPTIONS, REDBEAT_OPTIONS, Endpoint, Source, check_options
+from .endpoint import BUILDER_OPTIONS, Endpoint, Source, check_options
 from .tls import encryption, tls_options
-from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url
+from .urls import SCHEMES, SOCKETS, Address, parse_url
 
 logger = get_logger("celery.beat")
 
@@ -36,8 +36,6 @@ SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_connect_timeout": 5.0,
     "socket_keepalive": True,
 }
-
-_REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 #: The name of the master in Sentinel, if none is set.
 DEFAULT_SERVICE: Final = "master"
@@ -79,11 +77,9 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     """
     addresses, url = _addresses(endpoint.url), endpoint.url
     options, tls = _split(endpoint.options.value)
-    builder_options = options.keys() & (REDBEAT_OPTIONS.keys() - set(CLIENT_OPTIONS))
+    builder_options = options.keys() & BUILDER_OPTIONS.keys()
     redbeat_options = {name: options.pop(name) for name in builder_options}
     from_url, tls_from_url = _split(check_options(addresses[0].options, url.setting))
-    if url.inherited:  # the URL may have options of the broker
-        from_url = {name: from_url[name] for name in from_url if name in _REDIS_ARGUMENTS}
     layers = [from_url, options]
     if endpoint.options.inherited:
         layers.reverse()
@@ -94,8 +90,7 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
         logger.warning(
             message, database, endpoint.options.setting, from_url["db"], endpoint.url.setting
         )
-    sources = Source(url.setting, tls_from_url), Source(endpoint.options.setting, tls)
-    kwargs |= encryption(endpoint, addresses[0].scheme, *sources)
+    kwargs |= encryption(endpoint, tls_from_url, tls)
     hosts = [(one.host, one.port) for one in addresses]
     return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs), redbeat_options)
 
@@ -140,21 +135,7 @@ def _addresses(url: Source) -> list[Address]:
             "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
             f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
         )
-    if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
-        logger.warning(
-            "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
-            "first server; set redbeat_redis_url to the URL of one server",
-            *(url.setting, safe_url(url.value)),
-        )
     return addresses
-
-
-class SentinelClient(Redis):
-    """A client of one Sentinel, with a short ``repr`` for redis-py's error messages."""
-
-    def __repr__(self) -> str:
-        terms = self.connection_pool.connection_kwargs
-        return f"{terms['host']}:{terms['port']}"
 
 
 class MasterClient(Redis):
@@ -191,12 +172,7 @@ def _server(parameters: Parameters) -> Redis:
     node = parameters.node
     address: dict[str, Any] = {"host": node.host, "port": node.port}
     if node.scheme in SOCKETS:
-        address = {"unix_socket_path": node.path}
-        if not (node.path or "").strip("/"):
-            raise ConfigurationError(
-                f"{parameters.endpoint.url.setting} has no socket path; use "
-                "unix:///path/to/redis.sock"
-            )
+        address = {"unix_socket_path": node.path or ""}
     with _config_errors(parameters):
         client = MasterClient(**{**address, **with_retry(parameters.kwargs)})
         connection_like(client.connection_pool)  # redis-py validates the arguments
@@ -205,30 +181,23 @@ def _server(parameters: Parameters) -> Redis:
 
 def _sentinel(parameters: Parameters) -> Redis:
     options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
-    if parameters.node.scheme == "redis-sentinel" and "sentinels" not in options:
-        raise ConfigurationError(
-            f"{parameters.endpoint.options.setting} has no 'sentinels': set redbeat_redis_options "
-            "to {'sentinels': [(host, port), ...], 'service_name': ...}"
-        )
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
-    sentinel_kwargs = _sentinel_kwargs(parameters)
-    hosts = options.get("sentinels") or parameters.hosts
     with _config_errors(parameters):
-        sentinel: Any = Sentinel((), **for_sentinel)  # type: ignore[no-untyped-call]
-        sentinel.sentinels = [
-            SentinelClient(host=host, port=port, **sentinel_kwargs) for host, port in hosts
-        ]
+        sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+            options.get("sentinels") or parameters.hosts,
+            sentinel_kwargs=_sentinel_kwargs(options.get("sentinel_kwargs", {})),
+            **for_sentinel,
+        )
         client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
         connection_like(client.connection_pool)
     return client
 
 
-def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
-    kwargs, tls = _split(parameters.redbeat_options.get("sentinel_kwargs", {}))
+def _sentinel_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    kwargs, tls = _split(given)
     if tls.get("ssl"):
-        setting = f"{parameters.endpoint.options.setting}['sentinel_kwargs']"
-        kwargs |= tls_options([Source(setting, tls)])
+        kwargs |= tls_options(tls)
     # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
     # pauses between the attempts.
     return {**SENTINEL_DEFAULTS, **with_retry(hide_credentials(kwargs))}
@@ -271,6 +240,6 @@ def _config_errors(parameters: Parameters) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, exceptions.RedisError) as error:
-        in_url = any(repr(name) in str(error) for name in parameters.node.options)
-        setting = parameters.endpoint.url.setting if in_url else parameters.endpoint.options.setting
-        raise ConfigurationError(f"{setting}: {error}") from error
+        endpoint = parameters.endpoint
+        settings = f"{endpoint.url.setting} or {endpoint.options.setting}"
+        raise ConfigurationError(f"{settings}: {error}") from error

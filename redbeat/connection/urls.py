@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from redis import connection
 
@@ -27,8 +27,9 @@ MASK = "**"
 
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
+_SCHEME_AND_REST = re.compile(r"([\w+.-]+://)?(.*)", re.DOTALL)
 # The last "@" ends the password, because an unquoted password may contain "@", "/", "#" or "?".
-_USERINFO = (re.compile(r"[^?]*@"), re.compile(r"[^=]*@"))
+_PASSWORD = re.compile(r"^([^:]*:).*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
 
 
@@ -79,34 +80,26 @@ def parse_url(url: str, setting: str) -> list[Address]:
 
 
 def _masked(part: str) -> str:
-    scheme, separator, rest = part.rpartition("://") if "://" in part else ("", "", part)
-    if "://" in scheme:  # the password contains "://", so split at the first "://"
-        scheme, separator, rest = part.partition("://")
-    rest = _SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
-    if rest.startswith("/"):
-        return scheme + separator + rest
-    return scheme + separator + _without_password(rest)
-
-
-def _without_password(rest: str) -> str:
-    end = max(match.end() if (match := rule.match(rest)) else 0 for rule in _USERINFO)
-    if not end:
-        return rest
-    user, colon, _password = rest[: end - 1].partition(":")
-    if re.search(r"[/?#@]", user):
-        return f"{MASK}@{rest[end:]}"
-    return f"{user}:{MASK}@{rest[end:]}" if colon else rest
+    scheme, rest = _SCHEME_AND_REST.findall(part)[0]
+    without_password = _PASSWORD.sub(rf"\g<1>{MASK}@", rest)
+    return str(scheme + _SECRET_OPTION.sub(rf"\g<1>{MASK}", without_password))
 
 
 def _parse_one(url: str, setting: str) -> Address:
     scheme = url_scheme(url)
     if scheme not in SCHEMES:
-        raise ConfigurationError(_unsupported(url, scheme, setting))
+        printable = repr(safe_url(url)) if scheme else "a string without a scheme"
+        raise ConfigurationError(
+            f"{setting} is {printable}, which is not the URL of a Redis server; valid schemes of "
+            f"redbeat_redis_url are {', '.join(SCHEMES)}"
+        )
     # redis-py does not know all supported schemes.
     known = f"{'unix' if scheme in SOCKETS else 'redis'}://{url.partition('://')[2]}"
     try:
         parts = urlsplit(known)
-        is_malformed = parts.port == 0 or (_has_late_password(parts) and scheme not in SOCKETS)
+        # An unquoted character of the password may have ended the address of the server.
+        is_cut = "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS
+        is_malformed = parts.port == 0 or is_cut
     except ValueError:  # its message may contain parts of the password
         is_malformed = True
     if is_malformed:
@@ -127,17 +120,3 @@ def _parse_one(url: str, setting: str) -> Address:
     default_port = SENTINEL_PORT if scheme.endswith("sentinel") else REDIS_PORT
     host, port = options.pop("host", "localhost"), options.pop("port", default_port)
     return Address(scheme, host, port, options.pop("path", None), options)
-
-
-def _has_late_password(parts: SplitResult) -> bool:
-    """Return whether an unquoted character of the password ended the address of a server."""
-    return "@" in parts.path and "@" not in parts.netloc
-
-
-def _unsupported(url: str, scheme: str, setting: str) -> str:
-    printable = repr(safe_url(url)) if scheme else "a string without a scheme"
-    hint = "" if setting == "redbeat_redis_url" else ": set redbeat_redis_url"
-    return (
-        f"{setting} is {printable}, which is not the URL of a Redis server{hint}; "
-        f"valid schemes are {', '.join(SCHEMES)}"
-    )

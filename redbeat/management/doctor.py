@@ -121,7 +121,7 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
         remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
         yield Finding("delivery", "", encodable(problem), remedy)
     with suppress(ResponseError):  # the Redis server of a cloud provider may refuse INFO
-        if found := checks.eviction_risk(store, conf.key_expiry_check):
+        if conf.key_expiry_check != "ignore" and (found := store.eviction_risk()):
             problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
             remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
             yield Finding("eviction", "", problem, remedy)

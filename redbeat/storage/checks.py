@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
@@ -28,25 +27,18 @@ MESSAGE = (
 )
 
 
-def eviction_risk(store: Store, mode: str) -> tuple[int, str] | None:
-    """Return maxmemory in bytes and the eviction policy if Redis can evict entries, else None.
-
-    ``mode`` is the value of the setting ``redbeat_key_expiry_check``. If ``mode`` is ``ignore``,
-    the function returns None without a round trip, else it takes one round trip. Raises redis-py's
-    ``ResponseError`` if the server refuses INFO.
-    """
-    return None if mode == "ignore" else store.eviction_risk()
-
-
 def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy that allows Redis to delete entries; see :func:`eviction_risk`.
+    """Report an eviction policy that allows Redis to delete entries.
 
-    If ``mode`` is ``warn`` or ``error``, the function logs a message at this level. If ``mode`` is
-    ``raise``, the function raises :exc:`RedBeatKeyExpiryError`. If the server refuses INFO, the
-    function logs a warning.
+    ``mode`` is the value of the setting ``redbeat_key_expiry_check``. If it is ``warn`` or
+    ``error``, the function logs a message at this level. If it is ``raise``, the function raises
+    :exc:`RedBeatKeyExpiryError`. If it is ``ignore``, the function does nothing, else it takes one
+    round trip. If the server refuses INFO, the function logs a warning.
     """
+    if mode == "ignore":
+        return
     try:
-        found = eviction_risk(store, mode)
+        found = store.eviction_risk()
     except ResponseError as error:
         logger.warning("beat: Cannot tell whether Redis may evict keys of the schedule: %s", error)
         return
@@ -128,17 +120,13 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: A part of an error message of Redis about a wrong URL -> what the user must do.
-REMEDIES: Final[Mapping[str, str]] = {
-    "invalid username-password pair": "correct the user name and password in {setting}",
-    "without any password configured": "the server has no password; remove it from {setting}",
-    "uthentication required": "the server needs a password; add it to {setting}",
-    "already authenticated": "the server needs a password; add it to {setting}",
-    "DB index is out of range": "correct the number of the database in {setting}, "
-    "or increase the setting databases in redis.conf",
-}
+#: Matches the error messages of Redis for wrong credentials, and for a database that is not there.
+LOGIN: Final = re.compile(r"password|authenticat|DB index", re.IGNORECASE)
+
 MISSING_RIGHT: Final = "the Redis user needs each right in deployment/acl of the manual"
-URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
+WRONG_URL: Final = (
+    "correct the user name, the password or the database in redbeat_redis_url (or broker_url)"
+)
 
 
 def explained(error: Exception, store: Store) -> Exception:
@@ -157,9 +145,8 @@ def explained(error: Exception, store: Store) -> Exception:
             return ResponseError(wrong_type(store.client, store.keys) or text)
         except RedisError as explanation:
             return explanation
-    for part, remedy in REMEDIES.items():
-        if part in text:
-            return type(error)(f"{text.rstrip('.')}: {remedy.format(setting=URL_SETTING)}")
+    if LOGIN.search(text):
+        return type(error)(f"{text.rstrip('.')}: {WRONG_URL}")
     return error
 
 

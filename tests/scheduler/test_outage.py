@@ -275,9 +275,9 @@ def test_a_key_of_a_wrong_type_is_named(
 @pytest.mark.parametrize(
     ("database", "user", "reason"),
     [
-        ("99", "", "DB index is out of range: correct the number of the database in redbeat_redis"),
-        ("0", "nobody:x@", "correct the user name and password in redbeat_redis_url"),
-        ("0", "", "the server needs a password; add it to redbeat_redis_url (or broker_url)"),
+        ("99", "", "DB index is out of range: correct the user name, the password or the database"),
+        ("0", "nobody:x@", "invalid username-password pair"),
+        ("0", "", "the password or the database in redbeat_redis_url (or broker_url)"),
         ("0", ":right@", ""),
     ],
 )
