@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from celery.schedules import crontab
@@ -22,10 +23,9 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries import decide
 from redbeat.entries.changes import change_of, editing, keep_due, state_of
-from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED, aware
-from redbeat.entries.history import History
+from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED
 from redbeat.entries.state import State
-from redbeat.errors import ConfigurationError, DecodeError, described
+from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.counters import split
 from redbeat.printing import get_logger, plural
 from redbeat.signals import emit, schedule_lost, statics_synced
@@ -44,14 +44,11 @@ INTERVAL: Final = 5.0
 #: Seconds between two portions of a beat that is never idle.
 BUSY_INTERVAL: Final = 0.1
 
-#: Seconds between two times at which a beat tidies up.
-TIDY_INTERVAL: Final = 600.0
+#: Seconds between two portions of side keys that a beat tidies up.
+TIDY_INTERVAL: Final = 200.0
 
 #: How many fields or members of a side key one portion reads.
 PORTION: Final = 500
-
-#: A beat whose time is further in the future, in seconds, was written by another program.
-LARGEST_STEP: Final = 60.0
 
 #: How many entries one look reads, and how many keys one portion of a scan. Each takes Python some
 #: milliseconds. What is put back is due before all later runs, so a portion puts back only a few.
@@ -61,21 +58,21 @@ SCANNED: Final = 100
 #: Seconds between two attempts to write static entries that vanished.
 AGAIN: Final = 1.0
 
-#: The cursor with which a walk begins and ends.
-START: Final = 0
-
-#: Reads from a cursor, and returns the next cursor and the changes to make.
-Portion = Callable[[int, Reply], tuple[int, list[Change]]]
+#: Reads a portion of the keys or members at each step, and yields the changes to make.
+Portions = Iterator[list[Change]]
 
 
 @dataclass(slots=True)
 class Walk:
-    """A walk through all keys or all members, which begins at a local time, and again ``every``."""
+    """A walk in portions, the next one at a local time, with a ``pause`` after each.
 
-    portion: Portion
-    at: float = 0.0
-    every: float = math.inf
-    cursor: int = START
+    It begins again after an error, and if another beat leads.
+    """
+
+    begin: Callable[[], Portions]
+    at: float
+    pause: float = 0.0
+    portions: Portions | None = None
 
 
 class Upkeep:
@@ -84,9 +81,8 @@ class Upkeep:
     Every five seconds it looks at a page of the disabled entries, which a program may have enabled
     without a change of their scores, and of the quarantined ones, whose texts may have changed.
     After a loss of the sorted set it scans all keys, and after the clock of Redis went back all
-    members. Every ten minutes it removes from side keys what belongs to deleted entries, and
-    entries that fail no longer. It reads by pipelines, judges here, and its changes expect what it
-    read.
+    members. Bit by bit it removes from side keys what belongs to deleted entries. It reads by
+    pipelines, judges here, and its changes expect what it read.
 
     Arguments:
         store: the schedule in Redis.
@@ -100,17 +96,16 @@ class Upkeep:
     ) -> None:
         self._store, self._exchange, self._clock, self._conf = store, exchange, clock, conf
         self._checked = False
+        self._reply: Reply
         self._side_error = ""
         self._done_at = clock()
         #: Where to go on among the disabled entries, and among the quarantined ones.
-        self._offset, self._cursor = 0, START
+        self._offset, self._cursor = 0, reading.START
         self._quarantined = 0
-        #: The mark of the last known loss, and how many entries its scan leaves outside.
-        self._mark, self._outside = "", 0
-        tidying = (self._tidy_beats, self._tidy_counts, self._tidy_failing, self._tidy_expected)
-        regular = [(self._look, INTERVAL), *((one, TIDY_INTERVAL) for one in tidying)]
-        self._walks = [Walk(portion, clock() + every, every) for portion, every in regular]
-        self._permitted = True
+        #: The mark of the last known loss.
+        self._mark = ""
+        regular = ((self._look, INTERVAL), (self._tidy, TIDY_INTERVAL))
+        self._walks = [Walk(begin, clock() + pause, pause) for begin, pause in regular]
 
     def check(self) -> None:
         """Check the server once in the life of this beat. A few round trips.
@@ -136,15 +131,15 @@ class Upkeep:
         now = self._clock()
         walk = next((walk for walk in self._walks if walk.at <= now), None)
         is_early = busy and now - self._done_at < BUSY_INTERVAL
-        if walk is None or is_early or not self._permitted:
+        if walk is None or is_early:
             return False
-        self._done_at = now
+        self._done_at, self._reply = now, reply
         try:
-            return self._walk(walk, reply)
+            return self._step(walk, now)
         except ResponseError as error:
             if is_retriable(error):
                 raise
-            self._permitted = False
+            self._walks.remove(walk)
             logger.warning("beat: Cannot scan for lost entries: %s", error)
             return False
 
@@ -169,9 +164,8 @@ class Upkeep:
         if reply.quarantined >= 0:
             self._quarantined = reply.quarantined
         if reply.lost and reply.lost != self._mark:
-            self._outside = 0
-            self._walks = [walk for walk in self._walks if walk.portion != self._scan]
-            self._walks.insert(0, Walk(self._scan))
+            self._walks = [walk for walk in self._walks if walk.begin != self._scan]
+            self._walks.insert(0, Walk(self._scan, self._clock()))
         if reply.lost or reply.statics >= 0:
             self._mark = reply.lost
 
@@ -182,27 +176,27 @@ class Upkeep:
         else:
             self._store.warn_of_denied(why)
 
-    def _walk(self, walk: Walk, reply: Reply) -> bool:
-        """Do the next portion of a walk; an error leaves the walk where it was."""
-        began = self._clock()
-        cursor, changes = walk.portion(walk.cursor, reply)
-        if changes and self._exchange(changes).standing == words.STANDBY:
-            return False
-        walk.cursor = cursor
-        if cursor == START:
-            walk.at = began + walk.every
-        if walk.at == math.inf:
+    def _step(self, walk: Walk, now: float) -> bool:
+        """Do the next portion of a walk; return whether there is more to do at once."""
+        portions, walk.portions = walk.portions or walk.begin(), None
+        changes = next(portions, None)
+        if changes is None:
             self._walks.remove(walk)
-        return bool(changes) or any(walk.at <= began for walk in self._walks)
+        elif changes and self._exchange(changes).standing == words.STANDBY:
+            return False
+        else:
+            walk.portions, walk.at = portions, now + walk.pause
+        return bool(changes) or any(walk.at <= now for walk in self._walks)
 
     # -- disabled and quarantined entries ------------------------------------------------------
 
-    def _look(self, _cursor: int, reply: Reply) -> tuple[int, list[Change]]:
-        """Look at a page of the entries that are not due."""
-        changes = self._enabled(reply)
-        if self._quarantined:
-            changes += self._reviewed(reply)
-        return START, changes
+    def _look(self) -> Portions:
+        """Look at a page of the entries that are not due, again and again."""
+        while True:
+            changes = self._enabled(self._reply)
+            if self._quarantined:
+                changes += self._reviewed(self._reply)
+            yield changes
 
     def _enabled(self, reply: Reply) -> list[Change]:
         """Return the changes that make due what a program enabled. One or two round trips."""
@@ -219,7 +213,7 @@ class Upkeep:
     def _reviewed(self, reply: Reply) -> list[Change]:
         """Return the changes that release what was changed in its quarantine. Two round trips."""
         scan = ("HSCAN", self._store.keys.quarantine, self._cursor, "COUNT", PAGE)
-        cursor, found = reading.ask_aside(self._store.client, *scan) or (START, {})
+        cursor, found = reading.ask_aside(self._store.client, *scan) or (reading.START, {})
         self._cursor = int(cursor)
         notes = {text_of(key): record_in(text_of(note)) for key, note in reading.pairs_of(found)}
         rows = read_rows(self._store, notes)
@@ -233,79 +227,73 @@ class Upkeep:
 
     # -- a lost schedule -----------------------------------------------------------------------
 
-    def _scan(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
-        """Return what to put back of the next keys. Two or three round trips."""
-        following, rows = reading.rows_outside(self._store, cursor, SCANNED)
-        entries = [row for row in rows if reading.is_entry(self._store, row)]
+    def _scan(self) -> Portions:
+        """Put back what is missing in the sorted set. Two or three round trips each."""
         # A schedule without a note was perhaps never seen whole: what is outside stays there, as
         # does what no change of ours ever gave a score.
-        was_whole = seconds_in(self._mark) is not None
-        back = [row for row in entries if was_whole and State.read(row.state, row.meta).marks.last]
-        self._outside += len(entries) - len(back)
-        for row in back:
-            logger.warning("beat: Entry %s was missing in the sorted set and is due now", row.key)
-        changes = [_put_back(row, reply.now) for row in back]
-        if following == START:
-            changes.append(Change("", index=[["FORGET", words.STATS, words.LOST, self._mark]]))
-            if self._outside:
+        mark, outside = self._mark, 0
+        was_whole = seconds_in(mark) is not None
+        for rows in reading.rows_outside(self._store, SCANNED):
+            entries = [row for row in rows if reading.is_entry(self._store, row)]
+            back = [
+                row for row in entries if was_whole and State.read(row.state, row.meta).marks.last
+            ]
+            outside += len(entries) - len(back)
+            for row in back:
                 logger.warning(
-                    "beat: %s stored, but not scheduled: see celery redbeat doctor; "
-                    "celery redbeat resume NAME schedules an entry",
-                    plural(self._outside, "entry is", "entries are"),
+                    "beat: Entry %s was missing in the sorted set and is due now", row.key
                 )
-        return following, changes
+            yield [_put_back(row, self._reply.now) for row in back]
+        if outside:
+            logger.warning(
+                "beat: %s stored, but not scheduled: see celery redbeat doctor; "
+                "celery redbeat resume NAME schedules an entry",
+                plural(outside, "entry is", "entries are"),
+            )
+        yield [Change("", index=[["FORGET", words.STATS, words.LOST, mark]])]
 
     # -- the clock went back -------------------------------------------------------------------
 
-    def _from_future(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
-        """Return the changes of the next members whose history lies in the future."""
-        scan = ("ZSCAN", self._store.keys.schedule, cursor, "COUNT", PAGE)
-        ((following, found),) = reading.ask(self._store.client, scan)
-        latest = reply.now + CLOCK_STEP
-        keys = {text_of(key) for key, score in reading.pairs_of(found) if float(score) > latest}
-        looked = (_back_to_now(row, reply.now) for row in read_rows(self._store, keys))
-        changes = [change for change in looked if change is not None]
-        if changes:
-            entries = plural(len(changes), "entry", "entries")
-            logger.warning("beat: Made %s due: the last run lies in the future", entries)
-        return int(following), changes
+    def _from_future(self) -> Portions:
+        """Make due the members whose history lies in the future. One or two round trips each."""
+        for page in reading.batches(chain.from_iterable(self._store.scan()), PAGE):
+            now = self._reply.now
+            keys = [key for key, score in page if score > now + CLOCK_STEP]
+            looked = (_back_to_now(row, now) for row in read_rows(self._store, keys))
+            changes = [change for change in looked if change is not None]
+            if changes:
+                entries = plural(len(changes), "entry", "entries")
+                logger.warning("beat: Made %s due: the last run lies in the future", entries)
+            yield changes
 
     # -- side keys -----------------------------------------------------------------------------
 
-    def _tidy_beats(self, _cursor: int, reply: Reply) -> tuple[int, list[Change]]:
-        future = f"{reply.now + LARGEST_STEP:.0f}"
-        return START, [Change("", index=[["ZREMRANGEBYSCORE", words.BEATS, future, "+inf"]])]
+    def _tidy(self) -> Portions:
+        """Remove from side keys what belongs to deleted entries. Two or three round trips each."""
+        while True:
+            for fields in self._side_keys("HSCAN", words.STATS):
+                yield _removal("HDEL", words.STATS, self._useless(fields))
+            for name in (words.FAILING, words.EXPECTED):
+                for keys in self._side_keys("ZSCAN", name):
+                    gone = [row.key for row in read_rows(self._store, keys) if row.score == ""]
+                    yield _removal("ZREM", name, gone)
 
-    def _tidy_counts(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
-        """Remove the counts of deleted entries, and of all entries if there are too many."""
-        following, fields = self._side_keys("HSCAN", self._store.keys.stats, cursor)
+    def _useless(self, fields: list[str]) -> list[str]:
+        """Return the counts of deleted entries, and of all entries if there are too many."""
         names = {field: found[1] for field in fields if (found := split(field)) is not None}
         keys = {field: self._store.keys.entry(name) for field, name in names.items()}
-        counts_each = reply.members <= self._conf.metrics_entries
+        counts_each = self._reply.members <= self._conf.metrics_entries
         rows = read_rows(self._store, set(keys.values())) if counts_each else ()
         kept = {row.key for row in rows if row.score != ""}
-        over = [field for field, key in keys.items() if key not in kept]
-        return following, _removal("HDEL", words.STATS, over)
+        return [field for field, key in keys.items() if key not in kept]
 
-    def _tidy_failing(self, cursor: int, _reply: Reply) -> tuple[int, list[Change]]:
-        following, keys = self._side_keys("ZSCAN", self._store.keys.failing, cursor)
-        rows = read_rows(self._store, keys)
-        over = [row.key for row in rows if State.read(row.state, row.meta).failing is None]
-        return following, _removal("ZREM", words.FAILING, over)
-
-    def _tidy_expected(self, cursor: int, _reply: Reply) -> tuple[int, list[Change]]:
-        following, keys = self._side_keys("ZSCAN", self._store.keys.expected, cursor)
-        gone = [row.key for row in read_rows(self._store, keys) if row.score == ""]
-        return following, _removal("ZREM", words.EXPECTED, gone)
-
-    def _side_keys(self, command: str, key: str, cursor: int) -> tuple[int, list[str]]:
-        """Return the next cursor, and the next fields or members of a side key. One round trip."""
-        scan = (command, key, cursor, "COUNT", PORTION)
-        following, found = reading.ask_aside(self._store.client, *scan) or (START, ())
-        return int(following), [text_of(field) for field, _ in reading.pairs_of(found)]
+    def _side_keys(self, command: str, name: str) -> Iterator[list[str]]:
+        """Yield the fields or members of a side key. One round trip for each portion."""
+        for found in self._store.portions(name, command, PORTION):
+            yield [text_of(field) for field, _ in reading.pairs_of(found)]
 
 
-def _removal(command: str, name: str, over: Sequence[str]) -> list[Change]:
+def _removal(command: str, name: str, over: list[str]) -> list[Change]:
     return [Change("", index=[[command, name, *over]])] if over else []
 
 
@@ -335,20 +323,9 @@ def _back_to_now(row: Row, now: float) -> Change | None:
     if state.hold is not None and state.hold.until > now + HELD + CLOCK_STEP:
         state.hold = state.hold._replace(until=now + HELD)
         return change_of(row, state, score=now + HELD)
-    if not state.waiting and _last(row, state) <= now + CLOCK_STEP:
+    if not state.waiting and (state.at or 0.0) <= now + CLOCK_STEP:
         return None
     return change_of(row, state, score=now) if keep_due(row, state) else Change(row.key, score=now)
-
-
-def _last(row: Row, state: State) -> float:
-    """Return the time of the last run that a beat recorded, 0 without one."""
-    try:
-        last = History.read(row.meta or "").last_run_at
-    except DecodeError:
-        return 0.0
-    if last is None or state.at is None:
-        return 0.0
-    return max(aware(last).timestamp(), state.at)
 
 
 # -- static entries --------------------------------------------------------------------------------

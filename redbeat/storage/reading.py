@@ -357,7 +357,7 @@ class Reading:
         schedule during the whole scan. A scan may return a key several times. Takes one round trip
         for each part.
         """
-        for items in self._scan("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
+        for items in self.portions("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
             yield [(text_of(member), score_in(score)) for member, score in pairs_of(items)]
 
     def static_names(self) -> set[str]:
@@ -365,7 +365,7 @@ class Reading:
 
         Users of Redis have no right to SMEMBERS.
         """
-        parts = self._scan("statics", "SSCAN", SCAN_COUNT)
+        parts = self.portions("statics", "SSCAN", SCAN_COUNT)
         return {text_of(name) for items in parts for name in items}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
@@ -393,7 +393,7 @@ class Reading:
 
     def calendar_users(self) -> Iterator[list[str]]:
         """Yield the keys of entries with calendars, in parts of about 500. One round trip each."""
-        for items in self._scan("calendar_users", "SSCAN", BATCH):
+        for items in self.portions("calendar_users", "SSCAN", BATCH):
             yield [text_of(key) for key in items]
 
     def _fields(self, which: str, count: int) -> Iterator[tuple[Any, Any]]:
@@ -401,10 +401,10 @@ class Reading:
 
         Takes one round trip per about ``count`` fields.
         """
-        for items in self._scan(which, "HSCAN", count):
+        for items in self.portions(which, "HSCAN", count):
             yield from pairs_of(items)
 
-    def _scan(self, which: str, command: str, count: int, *options: str) -> Iterator[Any]:
+    def portions(self, which: str, command: str, count: int, *options: str) -> Iterator[Any]:
         """Yield what a scan of a key returns; nothing if the Redis user has no right to read it.
 
         ``which`` is the name of the key in :class:`Keys`. Takes one round trip for about ``count``
@@ -652,17 +652,17 @@ def static_among(store: Store, names: Iterable[str]) -> set[str]:
 # -- hashes outside of the schedule ----------------------------------------------------------------
 
 
-def rows_outside(store: Store, cursor: int, count: int = SCANNED) -> tuple[int, list[Row]]:
-    """Return the next cursor, 0 at the end, and the hashes outside in a portion of a scan.
+def rows_outside(store: Store, count: int = SCANNED) -> Iterator[list[Row]]:
+    """Yield the hashes outside, in portions of about ``count`` keys of the database.
 
-    A portion reads about ``count`` keys. Begin with the cursor 0. Two or three round trips.
+    Two or three round trips for each portion.
     """
-    node = node_of(store.client, store.keys.schedule)
-    pattern = pattern_of(store.keys.prefix)
-    scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
-    ((following, found),) = ask(node, scan)
-    keys = sorted(_not_members(store, {text_of(key) for key in found}))
-    return int(following), read_rows(store, keys)
+    pattern, cursor = pattern_of(store.keys.prefix), None
+    while cursor is None or int(cursor) != START:
+        node = node_of(store.client, store.keys.schedule)
+        scan = ("SCAN", cursor or START, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
+        ((cursor, found),) = ask(node, scan)
+        yield read_rows(store, sorted(_not_members(store, {text_of(key) for key in found})))
 
 
 def _not_members(store: Store, keys: Iterable[str]) -> Iterator[str]:
@@ -692,14 +692,10 @@ def outside(store: Store) -> Iterator[list[str]]:
 
     Takes two or three round trips per :data:`SCANNED` keys of the database.
     """
-    cursor = 0
-    while True:
-        cursor, rows = rows_outside(store, cursor)
+    for rows in rows_outside(store):
         yield [
             row.key
             for row in rows
             if is_entry(store, row)
             or (row.definition is not None and definition_of(row).get("name") is None)
         ]
-        if not cursor:
-            return

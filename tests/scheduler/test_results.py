@@ -684,7 +684,8 @@ def test_deleted_entries_leave_the_index(world: World, clock: Clock) -> None:
     site.entry.delete()
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
-    clock.advance(TIDY_INTERVAL)
-    for _ in range(5):
+    for _ in range(3):  # counts, what fails, what is expected
+        clock.advance(TIDY_INTERVAL)
+        scheduler.tick()
         scheduler.tick()
     assert not world.client.exists(f".{PREFIX}:expected")

@@ -11,15 +11,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sweep-finds-nothing",
         "An entry that was lost with the sorted set is never put back.",
         "beat/upkeep.py",
-        "back = [row for row in entries if was_whole and",
-        "back = [row for row in entries if False and",
+        "row for row in entries if was_whole and",
+        "row for row in entries if False and",
         ("tests/beat/test_upkeep.py",),
     ),
     Mutant(
         "sweep-undoes-a-decision",
         "A scan without a loss puts back what a program took out.",
         "beat/upkeep.py",
-        "was_whole = seconds_in(self._mark) is not None",
+        "was_whole = seconds_in(mark) is not None",
         "was_whole = True",
         ("tests/beat/test_upkeep.py",),
     ),
@@ -27,8 +27,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sweep-schedules-old-entries",
         "A scan puts back entries that only RedBeat 2 wrote.",
         "beat/upkeep.py",
-        "if was_whole and State.read(row.state, row.meta).marks.last]",
-        "if was_whole]",
+        "if was_whole and State.read(row.state, row.meta).marks.last\n",
+        "if was_whole\n",
         ("tests/beat/test_upkeep.py",),
     ),
     Mutant(
@@ -51,8 +51,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sweep-ends-after-a-page",
         "The mark of a loss is gone before all keys are scanned.",
         "beat/upkeep.py",
-        "if following == START:\n            changes.append",
-        "if True:\n            changes.append",
+        "            yield [_put_back(row, self._reply.now) for row in back]\n",
+        (
+            "            yield [\n"
+            "                *[_put_back(row, self._reply.now) for row in back],\n"
+            '                Change("", index=[["FORGET", words.STATS, words.LOST, mark]]),\n'
+            "            ]\n"
+        ),
         ("tests/beat/test_upkeep.py",),
     ),
     Mutant(
@@ -60,13 +65,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A scan goes on in the middle although the sorted set was lost again.",
         "beat/upkeep.py",
         (
-            "self._walks = [walk for walk in self._walks if walk.portion != "
+            "self._walks = [walk for walk in self._walks if walk.begin != "
             "self._scan]\n"
-            "            self._walks.insert(0, Walk(self._scan))"
+            "            self._walks.insert(0, Walk(self._scan, self._clock()))"
         ),
         (
-            "if all(walk.portion != self._scan for walk in self._walks):\n"
-            "                self._walks.insert(0, Walk(self._scan))"
+            "if all(walk.begin != self._scan for walk in self._walks):\n"
+            "                self._walks.insert(0, Walk(self._scan, self._clock()))"
         ),
         ("tests/beat/test_upkeep.py",),
     ),
@@ -85,8 +90,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sweep-never-looks",
         "The sweep never looks.",
         "beat/upkeep.py",
-        "        changes = self._enabled(reply)\n",
-        "        return START, []\n",
+        "            changes = self._enabled(self._reply)\n",
+        "            changes = list[Change]()\n",
         ("tests/beat/test_upkeep.py",),
     ),
     Mutant(
@@ -275,8 +280,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tidy-removes-all",
         "The counts of existing entries are removed.",
         "beat/upkeep.py",
-        "for field, key in keys.items() if key not in kept]",
-        "for field, key in keys.items()]",
+        "return [field for field, key in keys.items() if key not in kept]",
+        "return list(keys)",
         ("tests/beat/test_tidy.py", "tests/metrics/test_stats.py"),
     ),
 )
