@@ -66,7 +66,8 @@ class InvalidEntryError(FieldError, ValueError, TypeError):
 class TooManyStepsError(InvalidEntryError):
     """A next run, or the days of a calendar, take too long to compute.
 
-    The computation counts steps instead of time, so all hosts agree. A beat quarantines the entry.
+    The computation counts steps instead of time, so it doesn't matter how fast or busy a host is. A
+    beat quarantines the entry.
     """
 
     def __init__(self, field: str, what: str, fix: str, limit: int) -> None:

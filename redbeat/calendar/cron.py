@@ -1,20 +1,22 @@
-"""Find the wall-clock times at which a crontab runs, with lookup tables."""
+"""Find the wall-clock times at which a crontab runs."""
 
 from __future__ import annotations
 
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 import re
-from calendar import monthrange
-from collections.abc import Iterable, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from functools import cached_property, lru_cache
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from celery.schedules import crontab
 from celery.utils.time import weekday
+from dateutil.rrule import DAILY
 
-from .steps import spend
+from .recurrence import DAY, DaySet, shared_days
 
 #: The nicknames of crontab files, and the five crontab fields that each nickname replaces.
 NICKNAMES = {
@@ -30,13 +32,6 @@ NICKNAMES = {
 STEP = r"(?:/0*([1-9][0-9]*))?"
 #: Matches an item of a crontab field, which is a value, or ``*`` or a range with or without a step.
 ITEM = re.compile(rf"([a-z]+|[0-9]+)|\*{STEP}|([a-z]+|[0-9]+)-([a-z]+|[0-9]+){STEP}", re.IGNORECASE)
-#: Matches a step without a range, as in Quartz. Some crons ignore such a step, some refuse it.
-OPEN_STEP = re.compile(r"([a-z]+|[0-9]+)/([0-9]+)", re.IGNORECASE)
-#: Matches the last, the nth and the nearest weekday of a month, as in Quartz.
-OF_MONTH = re.compile(r"L|LW|L-\d+|\d+[LW]|[A-Za-z]{3}L|\w+#\d+", re.ASCII)
-#: The largest value of each field.
-LARGEST = {"minute": 59, "hour": 23, "day_of_month": 31, "month_of_year": 12, "day_of_week": 7}
-
 #: The full names of weekdays and months. The short form of each name is its first three letters.
 NAMES = {
     "day_of_week": ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"),
@@ -46,13 +41,8 @@ NAMES = {
     ),
 }
 
-# The search for a matching date stops after 41 years. The rarest date is 29 February on a given
-# weekday, which occurs at least every 40 years.
-MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 SUNDAY = 7
-
-month_range = lru_cache(maxsize=1024)(monthrange)
 
 
 def without_nickname(nickname: str) -> str:
@@ -88,8 +78,8 @@ def _celery_item(field: str, item: str) -> str:
     values = [match[number] for number in (1, 3, 4) if match[number]] if match else []
     if match is None or not all(value.isdigit() or value.lower() in known for value in values):
         number = f"a number or a name ({names[1][:3]}, {names[1]})" if names else "a number"
-        problem = f"must be *, {number}, or a range, with or without a step such as /2"
-        raise ValueError(f"{item!r:.60} {problem}{_hint(field, item)}")
+        problem = f"must be *, {number}, or a range; a step such as /2 follows * or a range"
+        raise ValueError(f"{item!r:.60} {problem}")
     if field != "day_of_week":
         return item
     days = [int(value) if value.isdigit() else weekday(value) for value in values]
@@ -105,94 +95,43 @@ def _without_seven(days: Sequence[int], step: int) -> str:
     return ",".join(dict.fromkeys(found))
 
 
-def _hint(field: str, item: str) -> str:
-    """Return how to write an item that other programs know, "" for no such item."""
-    if item == "?":
-        return "; write * instead"
-    if OF_MONTH.fullmatch(item):
-        return "; for such days use a rule, such as FREQ=MONTHLY;BYDAY=1MO,-1FR"
-    step = OPEN_STEP.fullmatch(item)
-    return f"; write the range of the step: {step[1]}-{LARGEST[field]}/{step[2]}" if step else ""
-
-
 @dataclass(frozen=True)
 class CronRule:
-    """A crontab in the form of lookup tables.
+    """The times of day and the days of a crontab.
 
-    ``next_minute[m]`` is the first minute of the crontab at or after ``m``, or -1 if all minutes of
-    the crontab are before ``m``. ``next_hour[h]`` is the first hour of the crontab at or after
-    ``h``, or -1 if all hours of the crontab are before ``h``. In ``weekdays``, Sunday is 0, as in
-    Celery. ``follows_real_time`` is true if the crontab runs in both occurrences of an hour that
-    DST repeats.
+    ``times`` are the minutes of the day at which the crontab runs, in ascending order.
+    ``follows_real_time`` is true if the crontab runs in both occurrences of an hour that DST
+    repeats.
     """
 
-    next_minute: tuple[int, ...]
-    next_hour: tuple[int, ...]
-    days: frozenset[int]
-    months: frozenset[int]
-    weekdays: frozenset[int]
+    times: Sequence[int]
+    days: DaySet
     follows_real_time: bool
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first time after the minute of ``wall`` that matches the crontab.
 
-        Returns None if no date matches the crontab, or if the result would be after the year 9999.
+        Returns None if no date of the next century matches the crontab. Raises ``OverflowError``
+        if the result would be after the year 9999.
         """
-        if self.next_hour[0] < 0 or self.next_minute[0] < 0:
+        if not self.times:
             return None
-        year, month, day = wall.year, wall.month, wall.day
-        if month in self.months:
-            next_day = self._next_day(year, month)
-            if next_day[day] == day:
-                hour = wall.hour
-                minute = self.next_minute[wall.minute + 1] if self.next_hour[hour] == hour else -1
-                if minute < 0:
-                    hour, minute = self.next_hour[hour + 1], self.next_minute[0]
-                if hour >= 0:
-                    return datetime(year, month, day, hour, minute)
-            day = next_day[day + 1]
-            if day > 0:
-                return datetime(year, month, day, self.next_hour[0], self.next_minute[0])
-        return self._in_later_month(year, month)
-
-    def _in_later_month(self, year: int, month: int) -> datetime | None:
-        """Return the first time in a later month that matches the crontab, or None."""
-        for ahead in range(MONTHS_AHEAD):
-            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
-            if year > date.max.year:
-                return None
-            if month in self.months and (day := self._next_day(year, month)[1]) > 0:
-                spend(ahead + 1)
-                return datetime(year, month, day, self.next_hour[0], self.next_minute[0])
-        spend(MONTHS_AHEAD)
-        return None
-
-    def _next_day(self, year: int, month: int) -> tuple[int, ...]:
-        kind = month_range(year, month)
-        return self._day_tables.get(kind) or self._next_day_in(kind)
-
-    def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """Return a table in which item ``d`` is the first day of the crontab at or after day ``d``.
-
-        The table is valid for all months of the same ``kind``. ``kind`` contains the weekday of the
-        first day of the month (Monday is 0) and the number of days.
-        """
-        first, length = kind
-        days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
-        self._day_tables[kind] = table = _next_table(days, length + 1)
-        return table
-
-    @cached_property
-    def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Day tables for the 28 kinds of months, with 7 first weekdays and 4 lengths."""
-        return {}
+        today, index = wall.date(), 0
+        day = self.days.first_from(today)
+        if day == today:
+            index = bisect_right(self.times, wall.hour * 60 + wall.minute)
+            if index == len(self.times):
+                day, index = self.days.first_from(today + DAY), 0
+        if day is None:
+            return None
+        hour, minute = divmod(self.times[index], 60)
+        return datetime(day.year, day.month, day.day, hour, minute)
 
 
 def cron_rule(schedule: crontab) -> CronRule:
-    """Return the lookup tables of a crontab.
+    """Return the times and days of a crontab.
 
-    The lookup tables are cached in the crontab object, so later changes of the crontab have no
-    effect.
+    They are cached in the crontab object, so later changes of the crontab have no effect.
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
@@ -212,29 +151,29 @@ def cron_rule(schedule: crontab) -> CronRule:
 def _rule_of(
     minutes: frozenset[int],
     hours: frozenset[int],
-    days: frozenset[int],
+    monthdays: frozenset[int],
     months: frozenset[int],
     weekdays: frozenset[int],
     follows_real_time: bool,
 ) -> CronRule:
     """Return the rule that all crontabs of the same times share."""
-    tables = _next_table(minutes, 60), _next_table(hours, 24)
-    return CronRule(*tables, days, months, weekdays, follows_real_time)
+    has_days = bool(monthdays and months and weekdays)
+    times = [hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)]
+    days = shared_days(
+        DAILY,
+        months=_restricted(months, 12),
+        monthdays=_restricted(monthdays, 31),
+        weekdays=_restricted({(day - 1) % 7 for day in weekdays}, 7),
+    )
+    return CronRule(array("H", times if has_days else ()), days, follows_real_time)
 
 
-def _any_hour(written: Any, hours: Iterable[int]) -> bool:
+def _restricted(values: Collection[int], size: int) -> tuple[int, ...]:
+    """Return sorted values, or an empty tuple if all ``size`` values are allowed."""
+    return () if len(values) == size else tuple(sorted(values))
+
+
+def _any_hour(written: Any, hours: Collection[int]) -> bool:
     """Return whether the hour field of a crontab has a wildcard, a step or all 24 hours."""
     wildcard = isinstance(written, str) and ("*" in written or "/" in written)
     return wildcard or len(set(hours)) == 24
-
-
-def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
-    """Return a table in which item ``n`` is the smallest of ``values`` at or above ``n``.
-
-    Item ``n`` of the table is -1 if all ``values`` are below ``n``.
-    """
-    table, allowed, following = [-1] * (size + 1), frozenset(values), -1
-    for value in range(size - 1, -1, -1):
-        following = value if value in allowed else following
-        table[value] = following
-    return tuple(table)

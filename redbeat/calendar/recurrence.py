@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from calendar import isleap, monthrange
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import islice
 from math import gcd
 
@@ -22,7 +22,7 @@ from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, Y
 
 from redbeat.errors import TooManyStepsError
 
-from .steps import once, remembered, spend
+from .steps import spend
 
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
@@ -45,8 +45,6 @@ FAST = 8
 LOOK_AHEAD = (100, 1200, 5300)
 #: The number of years after which a search for an allowed day stops.
 YEARS = 100
-#: The number of days that a search tests one by one before it computes the days of each year.
-NEAR_DAYS = 31
 #: The steps of a search for a period.
 PERIOD = 10
 
@@ -97,14 +95,14 @@ class DaySet:
     """
 
     freq: int
-    wkst: int
-    months: tuple[int, ...]
-    monthdays: tuple[int, ...]
-    yeardays: tuple[int, ...]
-    easter: tuple[int, ...]
-    weeknos: tuple[int, ...]
-    weekdays: tuple[int, ...]
-    nth_weekdays: tuple[tuple[int, int], ...]
+    wkst: int = 0
+    months: tuple[int, ...] = ()
+    monthdays: tuple[int, ...] = ()
+    yeardays: tuple[int, ...] = ()
+    easter: tuple[int, ...] = ()
+    weeknos: tuple[int, ...] = ()
+    weekdays: tuple[int, ...] = ()
+    nth_weekdays: tuple[tuple[int, int], ...] = ()
 
     def __contains__(self, day: date) -> bool:
         for test in self._tests:  # noqa: SIM110 - all() takes three times as long
@@ -114,39 +112,34 @@ class DaySet:
 
     def first_from(self, day: date) -> date | None:
         """Return the first allowed day from ``day`` to about a century later, or None."""
-        for ahead in range(NEAR_DAYS if self._tests else 1):
-            near = day + ahead * DAY
-            if near in self:
-                spend(ahead + 1)
-                return near
-        spend(NEAR_DAYS)
+        if not self._tests:
+            return day
         for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
             spend()
-            first = date(year, 1, 1)
-            days = self.in_year(first)
-            index = bisect_left(days, (day - first).days if year == day.year else 0)
+            days = self.in_year(year)
+            index = bisect_left(days, day.toordinal())
             if index < len(days):
-                return first + days[index] * DAY
+                return date.fromordinal(days[index])
         return None
 
-    def in_year(self, first: date) -> tuple[int, ...]:
-        """Return the allowed days of the year that begins at ``first``; 1 January is day 0."""
-        # Years of the same kind have the same days. A week of an adjacent year may extend into this
-        # year, so a kind includes the lengths of the previous and the next year.
-        leaps = tuple(isleap(first.year + near) for near in (-1, 0, 1))
-        kind = first.year if self.easter else (first.weekday(), leaps)
-        return remembered(self._days_of_kind, kind, partial(self._find_in_year, first))
+    def in_year(self, year: int) -> Sequence[int]:
+        """Return the ordinals of the allowed days of a year."""
+        days = self._years.get(year)
+        if days is None:
+            days = self._years[year] = self._find_in_year(year)
+        return days
 
-    def _find_in_year(self, first: date) -> tuple[int, ...]:
-        days: Sequence[int] = range(year_length(first.year))
+    def _find_in_year(self, year: int) -> Sequence[int]:
+        begin = date(year, 1, 1).toordinal()
+        days: Sequence[int] = range(begin, begin + year_length(year))
         if self.easter:
-            sunday = (easter(first.year) - first).days
+            sunday = easter(year).toordinal()
             days = [sunday + after for after in self.easter if sunday + after in days]
         spend(len(days) * (1 + len(self.easter) // 64))
-        return tuple(day for day in days if first + DAY * day in self)
+        return tuple(day for day in days if date.fromordinal(day) in self)
 
     @cached_property
-    def _days_of_kind(self) -> dict[Hashable, tuple[tuple[int, ...], int]]:
+    def _years(self) -> dict[int, Sequence[int]]:
         return {}
 
     @cached_property
@@ -195,6 +188,10 @@ class DaySet:
         number = (fourth.timetuple().tm_yday - 1) // 7
         back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7
         return number + 1 in self.weeknos or -back - 1 in self.weeknos
+
+
+#: Equal sets share the days of the years. To compute those of a year takes half a millisecond.
+shared_days = lru_cache(maxsize=1024)(DaySet)
 
 
 def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int, ...]:
@@ -328,7 +325,6 @@ class Recurrence:
             return None  # the occurrence would be after the year 9999
 
     def _search(self, low: datetime) -> datetime | None:
-        once(id(self), self._cost)
         # All periods of a day or less have the same occurrences, relative to the start of the
         # period. If the first two periods have no occurrence after ``low``, no later period has an
         # occurrence.
@@ -392,12 +388,6 @@ class Recurrence:
         units = max(self.freq - DAILY, 0)
         return _combined((self.hours, self.minutes, self.seconds)[units:], SIZES[units:])
 
-    @cached_property
-    def _cost(self) -> int:
-        """The steps to combine hours, minutes and seconds."""
-        slots = self._slots.allowed if self.freq > DAILY else ()
-        return (len(self._offsets) + (len(slots) if isinstance(slots, tuple) else 0)) // FAST
-
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
         if self.setpos:
             return min((at for at in self._at_positions(period) if at >= low), default=None)
@@ -423,18 +413,11 @@ class Recurrence:
 
     def _at_positions(self, period: datetime) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
-        starts = [period] if self.freq >= DAILY else self._days_in(period)
-        spend(len(starts) + len(self.setpos))
+        # The first week of a rule begins at its start.
+        low = self.start if self.freq == WEEKLY else period
+        starts = list(self._starts_from(period, low))
+        spend(len(self.setpos))
         for position in self.setpos:
             day, index = divmod(position - (position > 0), len(self._offsets))
             if -len(starts) <= day < len(starts):
                 yield starts[day] + self._offsets[index] * SECOND
-
-    def _days_in(self, period: datetime) -> list[datetime]:
-        """Return the allowed days of a period; the first week of a rule begins at its start."""
-        first = max(period, self.start).date() if self.freq == WEEKLY else period.date()
-        if self.freq == YEARLY:  # the days of a year are cached
-            return [period + number * DAY for number in self.days.in_year(first)]
-        end = period_start(self.freq, self._index_of(period) + 1, self.wkst)
-        every_day = map(date.fromordinal, range(first.toordinal(), end.toordinal()))
-        return [datetime(day.year, day.month, day.day) for day in every_day if day in self.days]

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from dateutil.rrule import HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 
-from .recurrence import DaySet, Recurrence
+from .recurrence import Recurrence, shared_days
 
 Name = Literal["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
 Lower = Literal["yearly", "monthly", "weekly", "daily", "hourly", "minutely", "secondly"]
@@ -79,7 +79,7 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
         wkst=wkst,
         plain=all(fields[name] is None for name in (*RANGES, "byweekday")),
         setpos=by["bysetpos"],
-        days=DaySet(
+        days=shared_days(
             freq=freq,
             wkst=wkst,
             months=by["bymonth"],

@@ -1,13 +1,12 @@
 """Bounds the computation of a next run, and the expansion of a calendar.
 
 A computation counts its steps. A step takes about a microsecond, but no clock is read, so that the
-verdict is the same on every host. A cached value costs as many steps as computing the value, once
-in each computation, so that the verdict does not depend on what was computed before.
+verdict does not depend on how fast or busy a host is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
@@ -35,12 +34,10 @@ class Steps:
     The same object can count several blocks.
     """
 
-    __slots__ = ("_token", "about", "charged", "left")
+    __slots__ = ("_token", "about", "left")
 
     def __init__(self, left: int = LIMIT, about: About = NEXT_RUN) -> None:
         self.left, self.about = left, about
-        #: The keys of the cached values that this computation has paid for.
-        self.charged: set[Hashable] = set()
         self._token: Token[Steps | None] | None = None
 
     def __enter__(self) -> Steps:
@@ -84,33 +81,3 @@ def spend(number: int = 1, about: About | None = None) -> None:
         steps.left -= number
         if steps.left < 0:
             raise TooManyStepsError(*steps.about, LIMIT)
-
-
-def once(key: Hashable, cost: int) -> None:
-    """Count the steps of a cached value, unless this computation has paid for it before."""
-    steps = _running.get()
-    if steps is not None and key not in steps.charged:
-        steps.charged.add(key)
-        spend(cost)
-
-
-def measured(compute: Callable[[], T]) -> tuple[T, int]:
-    """Return what ``compute`` returns, and the steps it takes, which the caller must count."""
-    outer = _running.get()
-    inner = Steps() if outer is None else Steps(outer.left, outer.about)
-    before, token = inner.left, _running.set(inner)
-    try:
-        return compute(), before - inner.left
-    finally:
-        _running.reset(token)
-
-
-def remembered(
-    cache: MutableMapping[Hashable, tuple[T, int]], key: Hashable, compute: Callable[[], T]
-) -> T:
-    """Return the value of ``key`` in a cache; ``compute`` returns a value that is missing."""
-    found = cache.get(key)
-    if found is None:
-        found = cache[key] = measured(compute)
-    once((id(cache), key), found[1])
-    return found[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from celery.schedules import BaseSchedule
 
-from redbeat.calendar.steps import LIMIT, About, Steps, bounded, remembered, spend
+from redbeat.calendar.steps import LIMIT, About, Steps, bounded, spend
 from redbeat.calendar.times import time_from
 from redbeat.calendar.walltime import END, TICK, instant_of
 from redbeat.calendar.zones import UTC, zone_key, zone_named
@@ -74,9 +74,8 @@ class Calendar:
     zone: str | None = None
     _spans: list[tuple[date, date]] = field(init=False, repr=False, compare=False)
     _schedules: list[rrule | rruleset] = field(init=False, repr=False, compare=False)
-    _known: dict[Hashable, tuple[bool, int]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
+    #: A cache: day -> whether the calendar excludes it.
+    _known: dict[date, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -105,15 +104,14 @@ class Calendar:
 
     def excludes(self, day: date) -> bool:
         """Return whether the calendar excludes ``day``."""
-        if len(self._known) > MAX_DAYS:
-            self._known.clear()
-        return remembered(self._known, day, partial(self._find, day))
-
-    def _find(self, day: date) -> bool:
-        spend(1 + len(self._spans) // 16)  # a comparison takes much less than a step
-        return any(first <= day <= last for first, last in self._spans) or any(
-            _occurs(schedule, day) for schedule in self._schedules
-        )
+        if day not in self._known:
+            if len(self._known) > MAX_DAYS:
+                self._known.clear()
+            spend(1 + len(self._spans) // 16)  # a comparison takes much less than a step
+            in_spans = any(first <= day <= last for first, last in self._spans)
+            in_rules = (_occurs(schedule, day) for schedule in self._schedules)
+            self._known[day] = in_spans or any(in_rules)
+        return self._known[day]
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the calendar that are stored in Redis, as a dict of JSON values."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta, tzinfo
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from dateutil.rrule import rruleset as dateutil_rruleset
 from redbeat.calendar import walltime, zones
 from redbeat.calendar.recurrence import DAY, UNIT, Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
-from redbeat.calendar.steps import bounded, measured, once, remembered, spend
+from redbeat.calendar.steps import bounded, spend
 from redbeat.calendar.times import plain_datetime
 from redbeat.config import App
 from redbeat.errors import DecodeError
@@ -204,10 +204,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         """
         spend(SEARCH)
         occurrence = self._search(after - walltime.TICK if inclusive else after)
-        last, cost = self._last
-        once(id(self), cost)
-        is_left = occurrence is not None and occurrence <= min(last, self.until or last)
-        return occurrence if is_left else None
+        last = min(self._last, self.until or walltime.END)
+        return occurrence if occurrence is not None and occurrence <= last else None
 
     def _search(self, after: datetime) -> datetime | None:
         return walltime.next_instant(self._searched, after, self._zone, self._start)
@@ -235,13 +233,11 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return replace(self._rule, start=early)
 
     @cached_property
-    def _last(self) -> tuple[datetime, int]:
-        """The last occurrence that ``count`` allows, and the steps to compute it."""
-        if self.count is None:
-            return walltime.END, 0
-        return measured(partial(self._find_last, self.count))
-
-    def _find_last(self, count: int) -> datetime:
+    def _last(self) -> datetime:
+        """The last occurrence that ``count`` allows."""
+        count = self.count
+        if count is None:
+            return walltime.END
         step = UNIT.get(self._rule.freq) if self._rule.plain else None
         try:
             if step is None:
@@ -327,7 +323,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         self._dates = tuple(sorted(set(map(walltime.instant_of, self.rdates))))
         self._excluded = frozenset(map(walltime.instant_of, self.exdates))
         # A cache: excluded instant -> the next occurrence after this instant.
-        self._next_after_excluded: dict[Hashable, tuple[datetime | None, int]] = {}
+        self._next_after_excluded: dict[datetime, datetime | None] = {}
 
     @property
     def start(self) -> datetime:
@@ -344,9 +340,11 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         """
         moment = zones.as_utc(after) - walltime.TICK if inclusive else zones.as_utc(after)
         first = self._first_after(moment)
-        if first not in self._excluded:
+        if first is None or first not in self._excluded:
             return first
-        return remembered(self._next_after_excluded, first, partial(self._skip_excluded, first))
+        if first not in self._next_after_excluded:
+            self._next_after_excluded[first] = self._skip_excluded(first)
+        return self._next_after_excluded[first]
 
     def _first_after(self, moment: datetime) -> datetime | None:
         spend(1 + len(self._dates) // 64)
@@ -354,10 +352,11 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         dates = self._dates[bisect_right(self._dates, moment) :][:1]
         return min((*dates, *(at for at in upcoming if at is not None)), default=None)
 
-    def _skip_excluded(self, first: datetime | None) -> datetime | None:
-        while first is not None and first in self._excluded:
-            first = self._first_after(first)
-        return first
+    def _skip_excluded(self, excluded: datetime) -> datetime | None:
+        following = self._first_after(excluded)
+        while following is not None and following in self._excluded:
+            following = self._first_after(following)
+        return following
 
     def may_occur_near(self, day: date) -> bool:
         """Return False if there is surely no occurrence on ``day``, in any time zone."""

