@@ -6,182 +6,93 @@ scheduler. A receiver must accept ``**kwargs``, because later versions of RedBea
 additional arguments. The beat calls receivers between two messages, so a slow receiver delays the
 next message. An error in a receiver is logged and has no other effect.
 
-All datetimes in arguments are in UTC. The argument ``name`` is the name of an entry.
+All datetimes in arguments are in UTC. The argument ``name`` is the name of an entry, ``entry`` a
+:class:`~redbeat.RedBeatSchedulerEntry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from celery.utils.dispatch import Signal
 
 if TYPE_CHECKING:
-    from redbeat.entries.runs import RunResult
-    from redbeat.entry import RedBeatSchedulerEntry as Entry
-
-    #: The type of a receiver, to which a signal passes its arguments by name.
     R = TypeVar("R", bound=Callable[..., Any])
-    R_contra = TypeVar("R_contra", bound=Callable[..., Any], contravariant=True)
 
-    class TypedSignal(Protocol[R_contra]):
-        """The type of a Celery signal; type checkers use this type to check receivers."""
+    class TypedSignal(Protocol):
+        """A Celery signal, for programs that let a type checker refuse untyped decorators."""
 
-        name: str
         receivers: Any
 
         @overload
-        def connect(self, receiver: R_contra, **options: Any) -> Any: ...
+        def connect(self, receiver: R, **options: Any) -> R: ...
         @overload
         def connect(self, **options: Any) -> Callable[[R], R]: ...
-        def disconnect(self, receiver: Any = None, **options: Any) -> Any: ...
+        def disconnect(self, receiver: Any, **options: Any) -> Any: ...
         def send(self, sender: Any, **arguments: Any) -> Any: ...
 
 
-def _signal(receiver: R) -> TypedSignal[R]:
-    """Return the signal whose name, text and arguments are those of a receiver."""
-    plain = Signal(name=receiver.__name__)
-    update_wrapper(plain, receiver)
-    signal: TypedSignal[R] = plain
+def _signal(name: str) -> TypedSignal:
+    signal: TypedSignal = Signal(name=name)
     return signal
 
 
-@_signal
-def lock_acquired(*, signal: Any, sender: Any, **more: Any) -> Any:
-    """A beat became the leader; ``lock_acquired`` is not sent if the lock is off."""
+#: A beat became the leader; ``lock_acquired`` is not sent if the lock is off.
+lock_acquired = _signal("lock_acquired")
 
+#: A beat lost the lock to another beat, whose token is ``holder``.
+#: ``lock_lost`` is not sent when a beat stops and releases the lock itself.
+lock_lost = _signal("lock_lost")
 
-@_signal
-def lock_lost(*, signal: Any, sender: Any, holder: str, **more: Any) -> Any:
-    """A beat lost the lock to another beat, whose token is ``holder``.
+#: A message was sent. Its arguments are ``entry``, ``scheduled_at`` (the nominal time of the run, a
+#: datetime), ``task_id``, and ``triggered``, which is True if the run was triggered manually. The
+#: beat may record the run in Redis after ``entry_dispatched``.
+entry_dispatched = _signal("entry_dispatched")
 
-    ``lock_lost`` is not sent when a beat stops and releases the lock itself.
-    """
+#: A message could not be sent. Its arguments are ``name``, ``error`` (an exception), and ``lost``,
+#: which is False if the beat will try to send the message again.
+entry_failed = _signal("entry_failed")
 
+#: An unreadable entry was quarantined. Its arguments are ``name`` and ``reason``, a text.
+entry_quarantined = _signal("entry_quarantined")
 
-@_signal
-def entry_dispatched(
-    *,
-    signal: Any,
-    sender: Any,
-    entry: Entry,
-    scheduled_at: datetime,
-    task_id: str,
-    triggered: bool,
-    **more: Any,
-) -> Any:
-    """A message was sent.
+#: Runs were missed and will not be sent. The arguments are ``entry``, ``count`` (their number), and
+#: ``scheduled_at``, the nominal instant of the last missed run, or of the run sent instead.
+entry_missed = _signal("entry_missed")
 
-    ``triggered`` is True if the run was triggered manually. The beat may record the run in Redis
-    after ``entry_dispatched``.
-    """
+#: An entry, ``entry``, has no runs left.
+entry_finished = _signal("entry_finished")
 
+#: The entries of ``beat_schedule`` were written to Redis. ``added``, ``changed`` and ``removed``
+#: are numbers of entries.
+statics_synced = _signal("statics_synced")
 
-@_signal
-def entry_failed(
-    *, signal: Any, sender: Any, name: str, error: BaseException, lost: bool, **more: Any
-) -> Any:
-    """A message could not be sent.
+#: All entries disappeared from Redis; ``count`` is their number. The beat saves the entries of
+#: ``beat_schedule``; your receiver can save the other lost entries.
+schedule_lost = _signal("schedule_lost")
 
-    ``lost`` is False if the beat will try to send the message again.
-    """
+#: A run succeeded; a worker sends ``run_succeeded`` after Redis has stored the result. The
+#: arguments are ``name``, ``task_id``, ``scheduled_at`` (a datetime or None), and ``result``, a
+#: :class:`~redbeat.RunResult`.
+run_succeeded = _signal("run_succeeded")
 
+#: A run failed; a worker sends ``run_failed`` after Redis has stored the result. The arguments are
+#: those of ``run_succeeded``.
+run_failed = _signal("run_failed")
 
-@_signal
-def entry_quarantined(*, signal: Any, sender: Any, name: str, reason: str, **more: Any) -> Any:
-    """An unreadable entry was quarantined."""
+#: The broker is not available; ``error`` is the exception. ``broker_lost`` is sent once per outage
+#: of the broker.
+broker_lost = _signal("broker_lost")
 
+#: The broker is available again, after ``failures`` failed attempts to send a message.
+broker_back = _signal("broker_back")
 
-@_signal
-def entry_missed(
-    *,
-    signal: Any,
-    sender: Any,
-    entry: Entry,
-    count: int,
-    scheduled_at: datetime | None,
-    **more: Any,
-) -> Any:
-    """Runs were missed and will not be sent.
+#: Redis is not available; ``error`` is the exception.
+redis_lost = _signal("redis_lost")
 
-    ``scheduled_at`` is the nominal instant of the last missed run, or of the run sent instead.
-    """
-
-
-@_signal
-def entry_finished(*, signal: Any, sender: Any, entry: Entry, **more: Any) -> Any:
-    """An entry has no runs left."""
-
-
-@_signal
-def statics_synced(
-    *, signal: Any, sender: Any, added: int, changed: int, removed: int, **more: Any
-) -> Any:
-    """The entries of ``beat_schedule`` were written to Redis.
-
-    ``added``, ``changed`` and ``removed`` are numbers of entries.
-    """
-
-
-@_signal
-def schedule_lost(*, signal: Any, sender: Any, count: int, **more: Any) -> Any:
-    """All entries disappeared from Redis; ``count`` is their number.
-
-    The beat saves the entries of ``beat_schedule``; your receiver can save the other lost entries.
-    """
-
-
-@_signal
-def run_succeeded(
-    *,
-    signal: Any,
-    sender: Any,
-    name: str,
-    task_id: str,
-    scheduled_at: datetime | None,
-    result: RunResult,
-    **more: Any,
-) -> Any:
-    """A run succeeded; a worker sends ``run_succeeded`` after Redis has stored the result."""
-
-
-@_signal
-def run_failed(
-    *,
-    signal: Any,
-    sender: Any,
-    name: str,
-    task_id: str,
-    scheduled_at: datetime | None,
-    result: RunResult,
-    **more: Any,
-) -> Any:
-    """A run failed; a worker sends ``run_failed`` after Redis has stored the result."""
-
-
-@_signal
-def broker_lost(*, signal: Any, sender: Any, error: BaseException, **more: Any) -> Any:
-    """The broker is not available.
-
-    ``broker_lost`` is sent once per outage of the broker.
-    """
-
-
-@_signal
-def broker_back(*, signal: Any, sender: Any, failures: int, **more: Any) -> Any:
-    """The broker is available again, after ``failures`` failed attempts to send a message."""
-
-
-@_signal
-def redis_lost(*, signal: Any, sender: Any, error: BaseException, **more: Any) -> Any:
-    """Redis is not available."""
-
-
-@_signal
-def redis_back(*, signal: Any, sender: Any, failures: int, **more: Any) -> Any:
-    """Redis is available again, after ``failures`` failed ticks."""
+#: Redis is available again, after ``failures`` failed ticks.
+redis_back = _signal("redis_back")
 
 
 def emit(signal: Any, sender: Any, **arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Changes to the API reference: public paths, the meaning of type names, arguments of signals.
+"""Changes to the API reference: public paths, and the meaning of type names.
 
 Autodoc shows a name at the path of the module that defines the name, and shows some annotations
 unchanged. This extension replaces private paths with public paths, and short names of types with
@@ -10,17 +10,11 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from celery.utils.dispatch import Signal
 from docutils.nodes import Text, document
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.util.typing import stringify_annotation
 
 import redbeat
-from redbeat import signals
-
-#: The arguments that every signal has.
-COMMON_ARGUMENTS = {"signal", "sender", "more", "return"}
 
 
 def public_paths() -> dict[str, str]:
@@ -80,24 +74,9 @@ def show_defaults(*event: Any) -> tuple[str, str | None] | None:
     return arguments, returned
 
 
-def show_arguments(*event: Any) -> tuple[str, None] | None:
-    """Show the arguments of a signal that are not common to all signals."""
-    _, _, path, value, *_ = event
-    if not path.startswith("redbeat.signals."):
-        return None
-    names = {name: getattr(redbeat, name) for name in redbeat.__all__}
-    hints = get_type_hints(value, localns={**names, "Entry": redbeat.RedBeatSchedulerEntry})
-    shown = {name: kind for name, kind in hints.items() if name not in COMMON_ARGUMENTS}
-    return f"({', '.join(f'{name}: {stringify_annotation(shown[name])}' for name in shown)})", None
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Prepare the annotations and connect to the events of the build; Sphinx calls this."""
     evaluate_annotations()
-    for name, value in list(vars(signals).items()):
-        if isinstance(value, Signal):  # autodoc describes functions better than objects
-            setattr(signals, name, value.__wrapped__)
     app.connect("autodoc-process-signature", show_defaults)
-    app.connect("autodoc-process-signature", show_arguments)
     app.connect("doctree-read", link_to_public_paths)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
