@@ -28,7 +28,7 @@ from redbeat.entries import definition as definitions
 from redbeat.entries import policy as policies
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
-from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Expected, Plan, Run
+from redbeat.entries.decide import DISABLED, PARKED, Decision, Expected, Plan, Run
 from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.runs import TRIGGERED, Occurrence
@@ -154,9 +154,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
-
-    #: The last change of ``timezone`` or ``start_time``, None if a run was recorded since then.
-    timing_change: Change | None = None
 
     #: The run that a beat sends with this object, None for an object of a program.
     run: Run | None = None
@@ -380,7 +377,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def adopt(self, history: History, identity: str | None = None) -> None:
         """Set the run history of this entry, as if it was stored. No round trip."""
         last, count, self.scheduled_at = history
-        self.last_run_at, self.total_run_count, self.timing_change = last, count, None
+        self.last_run_at, self.total_run_count = last, count
         if identity is None:
             identity = self.saved_state.identity
         self.saved_state = self.saved_state._replace(
@@ -448,11 +445,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         ``due`` is the time at which the entry became due, ``now`` by default.
         """
-        last, anchor = self.last_run_at, self.anchor
-        plan, runs, change = self.occurrence_plan(), self.total_run_count, self.timing_change
-        if change and anchor and not asks_itself(self.schedule):
-            return change.decide(plan, _zone_of(self.app), anchor, now, runs)
-        return decide.decide(plan, last, anchor, now, due or now, runs)
+        plan, runs = self.occurrence_plan(), self.total_run_count
+        return decide.decide(plan, self.last_run_at, self.anchor, now, due or now, runs)
 
     def plan_without_calendars(self) -> Plan:
         """Return the plan of the entry's schedule and policy, without the exclusion of days.
@@ -952,7 +946,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield (name, value) for each constructor argument, as the entries of Celery do."""
-        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static", "timing_change")
+        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
             for name, value in vars(self).items()

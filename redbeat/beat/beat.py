@@ -589,7 +589,7 @@ class Beat:
             self._cannot_load(row, error, now)
             return
         try:
-            words = (run.history, run.state, now, float(row.score or now), self.rules.zone)
+            words = (run.history, run.state, now, float(row.score or now))
             run.verdict = verdicts.judge(verdicts.Known(run.rule, plan, *words), inbox)
         except Exception as error:
             if isinstance(error, InvalidEntryError) or not run.rule.asks:

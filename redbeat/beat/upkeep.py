@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
 from itertools import chain
 from typing import Any, Final
 
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
+from celery.utils.time import timezone as celery_zones
 from redis.exceptions import LockNotOwnedError, ResponseError
 
 from redbeat.beat.load import Rules
 from redbeat.beat.outcome import HELD, seen_texts
 from redbeat.beat.statics import Exchange, Statics
 from redbeat.beat.turn import Turn
-from redbeat.calendar.zones import from_timestamp, zone_key
+from redbeat.calendar.zones import from_timestamp, zone_key, zone_named
 from redbeat.codec.stored import record_in, seconds_in, text_of
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.retrying import is_retriable
-from redbeat.entries import decide
+from redbeat.entries import decide, verdicts
 from redbeat.entries.changes import change_of, editing, keep_due, state_of
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED
 from redbeat.entries.state import State
@@ -426,7 +427,7 @@ class Sync:
     # -- the time zone of the app --------------------------------------------------------------
 
     def _follow_zone(self, before: str, now: datetime) -> bool:
-        """Note the app's earlier time zone in the entries that use it, and make them due.
+        """Let the entries that use the app's time zone count from now on, and make them due.
 
         No round trip if it has not changed, else two per 500 entries and one per 2000. Returns
         False if this beat does not hold the lock any more.
@@ -436,12 +437,12 @@ class Sync:
             return True
         if before:
             logger.warning("beat: The time zone changed from %s to %s", before, zone)
-            timing, count = decide.Change(before, None, now), 0
+            count = 0
             parts = self.store.scan()
             members = {key for part in parts for key, score in part if score != PARKED}
             for keys in reading.batches(sorted(members)):
                 rows = read_rows(self.store, keys)
-                found = [self._in_new_zone(row, timing) for row in rows]
+                found = [self._in_new_zone(row, before, now) for row in rows]
                 written = [change for change in found if change is not None]
                 if self.turn.exchange(written).standing == words.STANDBY:
                     return False
@@ -451,23 +452,35 @@ class Sync:
         self.turn.exchange([Change("", index=[["HSET", words.STATS, reading.TIME_ZONE, zone]])])
         return True
 
-    def _in_new_zone(self, row: Row, timing: decide.Change) -> Change | None:
+    def _in_new_zone(self, row: Row, before: str, now: datetime) -> Change | None:
         """Return the change of an entry whose next run depends on the app's time zone, else None.
 
-        What cannot be loaded is logged when it is due.
+        It counts its runs from now on, unless one is overdue in the zone ``before``: that one is
+        caught up. What cannot be loaded is logged when it is due.
         """
+        at = now.timestamp()
         try:
-            rule = self.rules.rule_of(row)
+            run = self.rules.run_of(row, at)
         except Exception as error:
             logger.debug("beat: Cannot load %s: %r", row.key, error)
             return None
-        schedule = rule.schedule
+        schedule, state = run.rule.schedule, run.state
         relative = isinstance(schedule, interval) and schedule.relative
-        if rule.policy.zone is not None or not (isinstance(schedule, crontab) or relative):
+        if run.rule.policy.zone is not None or not (isinstance(schedule, crontab) or relative):
             return None
-        state, at = State.read(row.state, row.meta), timing.at.timestamp()
-        first = state.change or timing._replace(start_time=rule.policy.start_time)
-        state.change = first._replace(at=timing.at)
+        anchor = verdicts.anchor_of(run.history, state)
+        earlier = replace(run.rule.plan, zone=_zone_called(before))
+        runs = run.history.total_run_count
+        if anchor is not None and not decide.is_overdue(earlier, anchor, now, runs):
+            state.at = at
         keep_due(row, state)
         waits = float(row.score or PARKED) < 0 or (state.hold is not None and state.hold.until > at)
         return change_of(row, state, score=None if waits else at)
+
+
+def _zone_called(name: str) -> tzinfo:
+    try:
+        return zone_named(name)
+    except ValueError:  # before Celery 5.7, the local time zone of a host has no name
+        local: tzinfo = celery_zones.local
+        return local

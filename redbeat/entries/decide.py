@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule, solar
 from celery.schedules import schedule as interval
-from celery.utils.time import timezone as celery_zones
 from redis.exceptions import RedisError
 
 from redbeat.calendar.steps import PER_RUN, Steps, bounded, spend
 from redbeat.calendar.walltime import END, TICK
-from redbeat.calendar.zones import EPOCH, UTC, as_utc, zone_named
+from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, is_valid_text
 from redbeat.errors import InvalidEntryError, described
 from redbeat.schedules import next_run as occurrences
@@ -361,46 +360,10 @@ def keeps_times(policy: Policy) -> bool:
     return limits == (None, None, None, None) and not moves
 
 
-class Change(NamedTuple):
-    """A change of ``timezone`` or ``start_time``: their values until the instant ``at``.
-
-    A ``timezone`` of "" is the time zone of the app. Beats keep the change until the next run is
-    recorded.
-    """
-
-    timezone: str
-    start_time: datetime | None
-    at: datetime
-
-    def decide(
-        self, plan: Plan, app_zone: tzinfo | None, anchor: datetime, now: datetime, runs: int
-    ) -> Decision:
-        """Decide about an entry that now has ``plan``.
-
-        Runs that were due by the plan until the change are caught up. Other occurrences before the
-        change do not count, so that an entry that just ran does not run again because of it.
-        """
-        owed = decide(self._plan_before(plan, app_zone), anchor, anchor, now, now, runs)
-        if owed.next_at is not None:
-            return owed  # with coalesce="all", further runs are owed
-        nominal = owed.anchor or owed.scheduled_at
-        begin = nominal or anchor
-        following = plan.after(begin)
-        if following is not None and following <= self.at:
-            begin = self.at
-        if nominal is None:
-            return decide(plan, begin, begin, now, now, runs)
-        decision = owed._replace(next_at=next_due(plan, begin), anchor=begin)
-        return within_max_runs(decision, plan.policy, runs)
-
-    def _plan_before(self, plan: Plan, app_zone: tzinfo | None) -> Plan:
-        try:
-            zone = zone_named(self.timezone) if self.timezone else app_zone or plan.zone
-        except ValueError:  # before Celery 5.7, the local time zone of a host has no name
-            zone = celery_zones.local
-        end = min(self.at, plan.policy.end_time or self.at)
-        policy = replace(plan.policy, start_time=self.start_time, end_time=end)
-        return replace(plan, zone=zone, policy=policy)
+def is_overdue(plan: Plan, anchor: datetime, now: datetime, runs: int) -> bool:
+    """Return whether an entry that ran owes a run, or has missed one; see :func:`decide`."""
+    decision = decide(plan, anchor, anchor, now, now, runs)
+    return decision.due or decision.missed > 0
 
 
 def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:

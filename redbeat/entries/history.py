@@ -19,7 +19,7 @@ from redbeat.errors import DecodeError
 from redbeat.schedules.rule import RuleSchedule, zone_extension
 from redbeat.storage.rows import Row
 
-from .decide import Change, aware, counts_from
+from .decide import aware, counts_from
 from .definition import decode_definition, decode_policy
 from .policy import Policy
 from .state import Pause
@@ -220,10 +220,8 @@ def history_after_save(
     return History(begins, 0)
 
 
-def change_of_timing(
-    old: Texts, new: Texts, now: datetime, foreign: Collection[str]
-) -> Change | None:
-    """Return the change of ``timezone`` or ``start_time`` by a save, None if there is none.
+def times_before(old: Texts, new: Texts, foreign: Collection[str]) -> tuple[Any, ...] | None:
+    """Return ``timezone`` and ``start_time`` before a save that changes them, else None.
 
     The arguments are those of :func:`history_after_save`. If the save also changes the schedule,
     the result is None.
@@ -235,7 +233,8 @@ def change_of_timing(
     (was, *_), (is_now, *_) = _timing_of(*old, foreign), _timing_of(*new, foreign)
     if was is None or is_now is None or was[:2] != is_now[:2] or was[2][:2] == is_now[2][:2]:
         return None
-    return Change(was[2][0] or "", was[2][1], now)
+    times: tuple[Any, ...] = was[2][:2]
+    return times
 
 
 def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing:

@@ -7,6 +7,7 @@ has another one, the answer brings it along, and the save begins again from ther
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,11 +20,12 @@ from redbeat.codec.stored import object_in
 from redbeat.entries import history
 from redbeat.entries.calendars import give_calendars
 from redbeat.entries.changes import NOW, after, apply, editing, read, state_of, texts_in
-from redbeat.entries.decide import aware, is_own_time, same_instant
+from redbeat.entries.decide import aware, is_overdue, is_own_time, same_instant
 from redbeat.entries.history import SavedState, Texts
 from redbeat.entries.policy import in_utc
 from redbeat.entries.state import NO_RESULTS, State
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.schedules.next_run import asks_itself
 from redbeat.storage import words
 from redbeat.storage.reading import NOTHING_HAS, batches, not_an_entry
 from redbeat.storage.rows import Answer, Change, Look, Row, digest_of
@@ -79,7 +81,6 @@ def recall(entry: Any, row: Row) -> None:
     entry.recall(row.meta or "", state.identity)
     if state.at is not None:
         entry.scheduled_at = from_timestamp(state.at)
-    entry.timing_change = state.change
     entry.saved_state = entry.saved_state._replace(pause=state.pause, row=row)
 
 
@@ -299,15 +300,31 @@ def _new_state(save: _Save, now: datetime) -> State:
     if moved:
         # The owner of a held run still records it, by ``marks.hold``.
         state.at, state.hold = None, None
-    change = history.change_of_timing(save.old, texts, now, entry.foreign_fields)
-    if change is not None:
-        entry.timing_change = (entry.timing_change or change)._replace(at=now)
-    state.change = entry.timing_change
+    elif _counts_anew(save, texts, now):
+        state.at = now.timestamp()
+        entry.scheduled_at = from_timestamp(state.at)
     if entry.enabled and state.results != NO_RESULTS and _is_disabled(row.definition):
         state.results = state.results._replace(failures=0, since=now.timestamp())
     if entry.policy_field("expect_within") and state.results.since is None:
         state.results = state.results._replace(since=now.timestamp())
     return state
+
+
+def _counts_anew(save: _Save, texts: Texts, now: datetime) -> bool:
+    """Return whether a save that moves the runs of an entry counts them from now on.
+
+    An entry that just ran does not run again because its times are other ones. A run that is
+    overdue by the old times is caught up by the new ones.
+    """
+    entry, anchor = save.entry, save.entry.anchor
+    times = history.times_before(save.old, texts, entry.foreign_fields)
+    if times is None or anchor is None or asks_itself(entry.schedule):
+        return False
+    if (entry.occurrence_plan().after(anchor) or now) >= now:
+        return False
+    before = copy(entry)
+    before.timezone, before.start_time = times
+    return not is_overdue(before.plan_without_calendars(), anchor, now, entry.total_run_count)
 
 
 def _kept(save: _Save) -> State:
@@ -461,7 +478,6 @@ def _history_change(save: _Save, now: datetime) -> Change:
     state, anchor = state_of(save.row), entry.anchor
     state.due, state.hold = None, None
     state.at = anchor.timestamp() if anchor and anchor is entry.scheduled_at else None
-    state.change = entry.timing_change
     change = editing(save.row, state, meta=entry.history_text())
     if save.row.definition is None:
         change.expect = NOTHING_HAS  # only a stored entry has a history

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, get_args
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec import stored
 from redbeat.entries.backfill import MAX_SPANS, MIN_RATE, Backfill, Span
-from redbeat.entries.decide import Change, Trigger, is_id
+from redbeat.entries.decide import Trigger, is_id
 from redbeat.entries.runs import RunState
 from redbeat.storage import words
 
@@ -187,7 +187,6 @@ class State:
         failing: why the run that is due cannot be sent.
         waiting: triggered runs and backfills, the oldest first.
         ids: the ids of the last ten triggers that left.
-        change: an earlier time zone or start time, by which runs may be owed.
         pause: the operator's pause.
         quarantine: why nobody can read the entry.
         results: what became of the runs.
@@ -204,7 +203,6 @@ class State:
     failing: Failing | None = None
     waiting: tuple[Waiting, ...] = ()
     ids: tuple[str, ...] = ()
-    change: Change | None = None
     pause: Pause | None = None
     quarantine: Quarantine | None = None
     results: Results = NO_RESULTS
@@ -225,7 +223,7 @@ class State:
             return cls(meta=of, problem=f"cannot be read: {error!r:.200}")
         if state.meta != of:
             state.meta, state.at, state.due, state.hold = of, None, None, None
-            state.failing, state.change = None, None
+            state.failing = None
         return state
 
     def text(self) -> str:
@@ -351,22 +349,14 @@ def digest_of_meta(meta: str | None) -> str:
 
 
 def runtime_of(state: State) -> str:
-    """Return the nominal time of the last run and an earlier time zone, as files have them.
-
-    "" without any.
-    """
-    parts = {"scheduled_at": state.at, "change": state.change}
-    known = {name: part for name, part in parts.items() if part is not None}
-    return _compact(known) if known else ""
+    """Return the nominal time of the last run, as files have it; "" without one."""
+    return "" if state.at is None else _compact({"scheduled_at": state.at})
 
 
 def with_runtime(state: State, runtime: str) -> State:
     """Return a state with what :func:`runtime_of` returned; what cannot be read is left out."""
-    fields, new = stored.record_in(runtime), replace(state, at=None, change=None)
-    with suppress(TypeError, ValueError):
-        new.at = _optional(_seconds)(fields.get("scheduled_at"))
-        new.change = _optional(_READ["change"])(fields.get("change"))
-    return new
+    at = stored.record_in(runtime).get("scheduled_at")
+    return replace(state, at=None if isinstance(at, str) else stored.seconds_in(at))
 
 
 # -- the parts of a state --------------------------------------------------------------------------
@@ -493,7 +483,6 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     ),
     "failing": _parts(Failing, _seconds, _whole, _text, _seconds, _seconds, _text),
     "ids": _ids,
-    "change": _parts(Change, _text, _optional(_instant), _instant),
     "pause": _parts(Pause, _seconds, _text, _text),
     "quarantine": _parts(Quarantine, _seconds, _text),
     "waiting": _waiting,

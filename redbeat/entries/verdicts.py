@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, NamedTuple
@@ -106,8 +106,8 @@ class Known:
     """What a verdict is made from.
 
     ``plan`` has the calendars, ``now`` is the time of Redis at the look, and ``score`` that of the
-    entry, in UNIX seconds. The inbox is taken into ``state``. ``app_zone`` is the time zone of the
-    app. ``notes`` are lines to log once the change is done: level, message, arguments.
+    entry, in UNIX seconds. The inbox is taken into ``state``. ``notes`` are lines to log once the
+    change is done: level, message, arguments.
     """
 
     rule: Rule
@@ -116,7 +116,6 @@ class Known:
     state: State
     now: float
     score: float
-    app_zone: tzinfo | None = None
     notes: tuple[Note, ...] = ()
 
     def note(self, level: int, message: str, *args: Any) -> None:
@@ -392,9 +391,6 @@ def _decision(known: Known) -> Decision:
     ahead = known.state.at is not None and max(decide.aware(last), anchor) > now + AHEAD
     if ahead:
         last = anchor = min(anchor, now)
-    change = known.state.change
-    if change is not None:
-        return change.decide(plan, known.app_zone, anchor, now, runs)
     decision = decide.decide(plan, last, anchor, now, now, runs)
     # With the old anchor, which is in the future, each decision would restart the wait.
     return decision._replace(anchor=now) if ahead and anchor is now else decision
@@ -417,22 +413,20 @@ def _asked(known: Known, anchor: datetime | None, now: datetime) -> Decision:
 
 
 def _anchor(known: Known) -> datetime | None:
+    return anchor_of(known.history, known.state)
+
+
+def anchor_of(history: History, state: State) -> datetime | None:
     """Return the instant from which the next run is computed, None if the entry never ran."""
-    history, at = known.history, known.state.at
-    if at is not None:
-        return from_timestamp(at)
+    if state.at is not None:
+        return from_timestamp(state.at)
     return None if history.last_run_at is None else decide.aware(history.last_run_at)
 
 
 def _state_after(known: Known, anchor: float) -> State:
-    """Return the state after an occurrence was used up; the next run is computed from ``anchor``.
-
-    Older runs may be owed by an earlier time zone, which the state then keeps.
-    """
+    """Return the state after an occurrence; the next run is computed from ``anchor``."""
     state = known.state.copy() if known.state.hold is None else _without_hold(known.state)
     state.at, state.due, state.failing = anchor, None, None
-    if state.change is not None and anchor >= state.change.at.timestamp():
-        state.change = None
     return state
 
 
@@ -725,8 +719,8 @@ def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bo
     """
     send, known = verdict.send, verdict.known
     assert send is not None
-    rule, facts = run.rule, (run.history, run.state, run.now, known.score, known.app_zone)
-    fresh = Known(rule, rule.plan, *facts)
+    rule = run.rule
+    fresh = Known(rule, rule.plan, run.history, run.state, run.now, known.score)
     line, meta = _line(send, run.now, task_id, own_id, left), None
     if send.kind == SCHEDULED:
         new = run.state.copy()

@@ -119,7 +119,6 @@ class Ready(NamedTuple):
             state = with_runtime(state, self.incoming.runtime or _runtime_of(entry))
             entry.recall(meta)
             entry.scheduled_at = None if state.at is None else from_timestamp(state.at)
-            entry.timing_change = state.change
         elif not is_new:
             with suppress(DecodeError):  # a beat will quarantine the entry
                 saving.recall(entry, row)

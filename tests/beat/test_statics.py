@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -186,27 +186,19 @@ def test_a_finished_entry_begins_again_if_its_schedule_changed(
         assert place.runs("redbeat:a") == 3
 
 
-def test_a_change_of_time_zone_or_start_is_noted(place: Place) -> None:
-    start = datetime(2020, 1, 1, tzinfo=timezone.utc)
-    daily = crontab(minute="0", hour="4")
-    place.declare(
-        a={"schedule": daily, "timezone": "Europe/Paris"}, b={"schedule": HOUR, "start_time": start}
-    )
+def test_a_change_of_the_time_zone_counts_from_the_start(place: Place) -> None:
+    noon = crontab(minute="0", hour=f"{datetime.now(timezone.utc):%H}")
+    place.declare(a={"schedule": noon, "timezone": "Etc/GMT-3"})
     place.lead()
     for beat in place.beats:
         beat.close()
-    later = start + timedelta(days=1)
-    place.declare(
-        a={"schedule": daily, "timezone": "Asia/Tokyo"}, b={"schedule": HOUR, "start_time": later}
-    )
+    place.ran("a", 2 * HOUR)
+    place.declare(a={"schedule": noon, "timezone": "Etc/GMT-1"})
 
     place.started()
 
-    zone, begins = (place.state(f"redbeat:{name}").change for name in "ab")
-    assert zone is not None
-    assert zone.timezone == "Europe/Paris"
-    assert begins is not None
-    assert begins.start_time == start
+    assert place.state("redbeat:a").at == pytest.approx(place.now, abs=5)
+    assert place.messages == []
 
 
 @pytest.mark.parametrize("changes", [True, False])

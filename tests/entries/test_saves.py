@@ -12,6 +12,7 @@ import fakeredis
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import crontab
 from redis.exceptions import ResponseError
 
 from redbeat import ConflictError, DecodeError, InvalidEntryError
@@ -581,17 +582,17 @@ def test_a_copy_with_another_name_is_another_entry(world: World) -> None:
     assert world.state("b").identity != world.state("a").identity
 
 
-def test_a_change_of_the_zone_is_noted_until_the_next_run(world: World) -> None:
-    entry = world.saved(timezone="Europe/Vienna")
-    entry.timezone = "Asia/Tokyo"
+def test_a_change_of_the_zone_counts_from_the_save(world: World) -> None:
+    """What just ran at noon in the east does not run again because it was noon in the west."""
+    noon = f"{datetime.now(UTC):%H}"
+    entry = world.saved(every=crontab(minute="0", hour=noon), timezone="Etc/GMT-3")
+    entry.last_run_at = datetime.now(UTC) - timedelta(hours=2)
     world.save(entry)
-    change = world.state().change
-    assert change is not None
-    assert change.timezone == "Europe/Vienna"
-    entry.timezone = "America/Lima"
+    entry.timezone = "Etc/GMT-1"
     world.save(entry)
-    assert world.state().change == entry.timing_change == world.load().timing_change
-    assert entry.timing_change.timezone == "Europe/Vienna"
+    assert world.state().at == near(world.now, 1)
+    assert world.load().scheduled_at == entry.scheduled_at
+    assert world.score() == near(world.now + 22.5 * HOUR, 0.6 * HOUR)
 
 
 def test_an_expected_success_is_watched(world: World) -> None:

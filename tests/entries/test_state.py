@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import Change, Trigger
+from redbeat.entries.decide import Trigger
 from redbeat.entries.runs import read_history, run_line
 from redbeat.entries.state import (
     BACKFILLED,
@@ -83,7 +83,6 @@ states = st.builds(
     st.none() | st.builds(Failing, times, st.integers(0, 99), texts, times, times, texts),
     st.lists(triggers | st.just(FILLING), max_size=3).map(tuple),
     st.lists(texts, max_size=3).map(tuple),
-    st.none() | st.builds(Change, texts, st.none() | instants, instants),
     st.none() | st.builds(Pause, times, texts, texts),
     st.none() | st.builds(Quarantine, times, texts),
     st.builds(
@@ -151,14 +150,13 @@ def full() -> State:
         failing=Failing(5.0, 1, "away"),
         waiting=(Trigger("t1", from_timestamp(6.0)),),
         ids=("t0",),
-        change=Change("Europe/Paris", None, from_timestamp(7.0)),
         pause=Pause(8.0, "note", "ann"),
         quarantine=Quarantine(9.0, "reason"),
         results=Results(10.0, 1, 11.0, ()),
     )
 
 
-@pytest.mark.parametrize("name", ["at", "due", "hold", "failing", "change"])
+@pytest.mark.parametrize("name", ["at", "due", "hold", "failing"])
 def test_under_another_meta_it_is_void(name: str) -> None:
     text = full().text()
     assert getattr(State.read(text, META), name) is not None
@@ -177,7 +175,7 @@ def test_under_another_meta_it_stays(name: str) -> None:
 def test_what_is_void_does_not_come_back_with_the_next_change() -> None:
     stored = State.read(full().text(), None).text()
     again = State.read(stored, META)
-    assert (again.at, again.due, again.hold, again.failing, again.change) == (None,) * 5
+    assert (again.at, again.due, again.hold, again.failing) == (None,) * 4
     assert again.marks.hold == "hold"  # by which its owner still finds the run
 
 
@@ -326,28 +324,15 @@ def test_history_lines() -> None:
     assert texts_in(None) == []
 
 
-def test_files_have_the_last_run_and_an_earlier_time_zone() -> None:
-    known = full()
-    assert with_runtime(State(meta=OF), runtime_of(known)) == State(
-        meta=OF, at=1.0, change=known.change
-    )
+def test_files_have_the_last_run() -> None:
+    assert with_runtime(State(meta=OF), runtime_of(full())) == State(meta=OF, at=1.0)
     assert runtime_of(State()) == ""
     assert with_runtime(State(at=5.0), "") == State()
-
-
-def test_files_have_an_earlier_time_zone_also_if_no_nominal_time_is_known() -> None:
-    """As of an entry that RedBeat 2 ran before its time zone was edited."""
-    known = State(meta=OF, change=full().change)
-    assert with_runtime(State(meta=OF), runtime_of(known)) == known
 
 
 @pytest.mark.parametrize(
     "runtime",
     [
-        '{"change": 1}',
-        '{"change": [5, null, 1e9]}',
-        '{"change": ["UTC", "soon", 1e9]}',
-        '{"change": ["UTC", null, "now"]}',
         '{"scheduled_at": "soon"}',
         '["scheduled_at"]',
         '{"scheduled_at": ',

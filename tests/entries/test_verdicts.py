@@ -20,7 +20,7 @@ from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries import verdicts
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import DISABLED, PARKED, Change, Decision, Plan, decide
+from redbeat.entries.decide import DISABLED, PARKED, Decision, Plan, decide
 from redbeat.entries.history import History, encode_meta
 from redbeat.entries.policy import Policy
 from redbeat.entries.run import Rule, Run
@@ -326,27 +326,6 @@ def test_calendars() -> None:
     entry.exclusion = Exclusion([Calendar("days", [date(2026, 11, 27)])], UTC, "skip")
     entry.turn(NOW + 1)
     assert entry.score == NOW + 48 * HOUR
-
-
-def test_runs_of_the_old_time_zone_are_owed() -> None:
-    noon = crontab(minute="0", hour="12")
-    entry = Entry(rule_of(noon, timezone="Asia/Tokyo"), NOW - 24 * HOUR)
-    entry.change(at=NOW - 24 * HOUR, change=Change("UTC", None, from_timestamp(NOW + 5)))
-    entry.turn(NOW + 10)
-    assert entry.times == [0.0]
-    assert entry.score == NOW + 15 * HOUR
-    entry.turns(NOW + 15 * HOUR)
-    assert entry.times == [0.0, 15 * HOUR]
-    assert entry.now.change is None
-
-
-def test_runs_after_the_end_are_not_owed_by_the_old_time_zone() -> None:
-    noon = crontab(minute="0", hour="12")
-    end = from_timestamp(NOW - MINUTE)
-    entry = Entry(rule_of(noon, timezone="Asia/Tokyo", end_time=end), NOW - 24 * HOUR)
-    entry.change(at=NOW - 24 * HOUR, change=Change("UTC", None, from_timestamp(NOW + 5)))
-    entry.turn(NOW + 10)
-    assert (entry.times, entry.score) == ([], PARKED)
 
 
 class Asks(schedule):

@@ -160,7 +160,6 @@ HASH_FIELDS = {
         "failing": [1795462249.9, 3, "OSError: last", 1795462249, 1795462250.1, "ValueError: x"],
         "waiting": [["9990889f", 1795462249.9], BACKFILL],
         "ids": ["r1", "r2"],
-        "change": ["Europe/Paris", 1795462249.9, 1795400000.0],
         "pause": [1795462250.0, "why", "me"],
         "quarantine": [1795462250.0, "definition: cannot be read as JSON"],
         "results": [1795462260.5, 3, 1.5, [TASK_ID]],

@@ -217,15 +217,17 @@ class TestNoAdditionalRun:
     def test_a_run_that_was_due_before_is_caught_up(self, world: World, static: bool) -> None:
         daily = Daily(world, static)
         daily.create(daily.today - timedelta(days=1))
-        assert sent_at(start(world, WEST)) == [daily.today]
+        assert sent_at(start(world, WEST)) == [daily.today + 5 * HOUR]
         assert world.score("a") == daily.next_in(5)
 
-    def test_all_runs_that_were_due_before_are_caught_up(self, world: World, static: bool) -> None:
+    def test_runs_that_were_due_before_are_caught_up_by_the_new_times(
+        self, world: World, static: bool
+    ) -> None:
         daily = Daily(world, static, {"coalesce": "all", "catch_up_limit": 9})
         daily.create(daily.today - timedelta(days=3))
         scheduler = start(world, WEST)
-        days = [daily.today - timedelta(days=number) for number in (2, 1, 0)]
-        assert sent_at(scheduler) == days
+        days = [daily.today - timedelta(days=number) for number in (3, 2, 1, 0)]
+        assert sent_at(scheduler) == [day + 5 * HOUR for day in days]
         assert world.score("a") == daily.next_in(5)
 
     def test_a_limit_of_runs_and_a_grace_time_hold(self, world: World, static: bool) -> None:
@@ -272,7 +274,7 @@ class TestNoAdditionalRun:
         else:
             when = crontab(minute="0", hour=str(daily.today.hour))
             RedBeatSchedulerEntry("a", "t", when, app=world.app, timezone="UTC").save()
-        assert sent_at(start(world, "UTC")) == [daily.today - 9 * HOUR]
+        assert sent_at(start(world, "UTC")) == [daily.today]
         assert world.score("a") == daily.next_in(24)
 
 
@@ -313,4 +315,4 @@ def test_a_change_of_the_history_in_the_same_save_counts(world: World) -> None:
     entry = daily.load()
     entry.last_run_at, entry.timezone = daily.today - timedelta(days=1), WEST
     entry.save()
-    assert sent_at(start(world, "UTC")) == [daily.today]
+    assert sent_at(start(world, "UTC")) == [daily.today + 5 * HOUR]

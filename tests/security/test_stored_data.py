@@ -69,7 +69,6 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "running": lambda odd: ["id", odd],
     "failing": lambda odd: [odd, odd, "reason", odd, odd, ""],
     "waiting": lambda odd: [["id", odd]],
-    "change": lambda odd: ["UTC", odd, odd],
     "pause": lambda odd: [odd, "why", "me"],
     "quarantine": lambda odd: [odd, "reason"],
     "results": lambda odd: [odd, odd, odd, [odd]],

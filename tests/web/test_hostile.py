@@ -373,7 +373,6 @@ ODD: list[dict[str, Any]] = [
             ("running", ["x", at]),
             ("failing", [at, 3, "OSError: \ud800", at, at, ""]),
             ("waiting", [["x", at]]),
-            ("change", ["Europe/Paris", at, at]),
             ("quarantine", [at, "\ud800"]),
             ("results", [at, 10**400, at, [5]]),
         )

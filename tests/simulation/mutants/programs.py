@@ -109,10 +109,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "zone-edit-ignored",
-        "A save does not note that it changes the time zone of an entry.",
+        "An entry that just ran runs again because a save gives it another time zone.",
         "entries/saving.py",
-        "if change is not None:\n        entry.timing_change",
-        "if False:\n        entry.timing_change",
+        "elif _counts_anew(save, texts, now):",
+        "elif False:",
         (
             "tests/entries/test_saves.py",
             "tests/scheduler/test_time_zone_change.py",

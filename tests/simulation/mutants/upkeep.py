@@ -261,14 +261,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/scheduler/test_time_zone_change.py",),
     ),
     Mutant(
-        "first-change-forgotten",
-        "A second change of the time zone replaces the note of the first one.",
-        "beat/upkeep.py",
-        "first = state.change or timing._replace",
-        "first = timing._replace",
-        ("tests/scheduler/test_time_zone_change.py",),
-    ),
-    Mutant(
         "static-own-clock-decides",
         "A static schedule decides by a clock that only shows its start.",
         "beat/statics.py",

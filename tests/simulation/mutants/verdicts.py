@@ -277,17 +277,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
-        "owed-runs-forgotten",
-        "After one of several owed runs, the change of the time zone is forgotten.",
-        "entries/verdicts.py",
-        "if state.change is not None and anchor >= state.change.at.timestamp():",
-        "if True:",
-        (
-            "tests/entries/test_verdicts.py",
-            "tests/scheduler/test_time_zone_change.py",
-        ),
-    ),
-    Mutant(
         "still-failing-after-a-trigger",
         "An entry still counts as failing after its triggered run was sent.",
         "entries/verdicts.py",
