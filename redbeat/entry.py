@@ -888,7 +888,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         page = store_of(self.app).read([self.writable_key()])
         row: Any = page.rows[0]
-        if row.definition is None and row.score is None:
+        if row.definition is None and not row.score:
             raise KeyError(self.name)
         load = partial(saving.entry_of, app=self.app, entry_class=type(self))
         record = status.record_of(row, str(self.name), page.now, load)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from celery import Celery
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
-from redbeat.codec.stored import string_in
+from redbeat.codec.stored import string_in, texts_in
 from redbeat.entries import backfill, changes
 from redbeat.entries.backfill import MAX_TRIGGERS, MIN_RATE, Backfill
 from redbeat.entries.decide import DISABLED
@@ -140,7 +140,7 @@ def change_all(
     done: dict[str, Row] = {}
     for batch in batches(dict.fromkeys(keys)):
         page = store.read(batch)
-        left, now = [shown.stored for shown in page.rows], page.now
+        left, now = page.rows, page.now
         for attempt in range(changes.ATTEMPTS + 1):
             left = [row for row in left if new or row.definition is not None]
             if left and attempt == changes.ATTEMPTS:
@@ -315,7 +315,8 @@ def request_backfill(
         if any(one.id == run_id for one in state.backfills):
             return None  # an earlier attempt stored it, and its reply was lost
         # Read after the row: if a run is recorded in between, the change differs.
-        runs = read_history(store.past(row.key).lines)
+        (past,) = store.read([row.key], history=True).rows
+        runs = read_history(texts_in(past.history))
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in state.backfills if not (again and one.finished)]
         ends = max(min(span[1], backfill.first_to_send(stored, now)), span[0])

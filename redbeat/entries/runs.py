@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
@@ -119,12 +119,12 @@ def run_line(at: float, now: float, outcome: str = "", task_id: str = "") -> str
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
 
 
-def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
-    """Return the runs in a stored history; invalid lines are skipped.
+def read_history(lines: Iterable[str], own_id: OwnId = no_id) -> list[Occurrence]:
+    """Return the runs in the lines of a history; invalid ones are skipped.
 
     ``own_id`` computes the task id of a run from its nominal instant.
     """
-    return [run for line in text.splitlines() for run in _read(line, own_id)]
+    return [run for line in lines for run in _read(line, own_id)]
 
 
 def is_line(line: str) -> bool:
@@ -132,9 +132,9 @@ def is_line(line: str) -> bool:
     return len(line.splitlines()) == 1 and any(_read(line, no_id))
 
 
-def with_ids(text: str, own_id: OwnId) -> str:
-    """Return a stored history with all task ids, so that no reader needs to compute task ids."""
-    return "".join([f"{_with_id(line, own_id)}\n" for line in text.splitlines()])
+def with_ids(lines: Iterable[str], own_id: OwnId) -> list[str]:
+    """Return the lines of a history with all task ids, so that no reader needs to compute them."""
+    return [_with_id(line, own_id) for line in lines]
 
 
 def _with_id(line: str, own_id: OwnId) -> str:

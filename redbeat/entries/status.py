@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from redbeat.calendar.zones import from_timestamp
-from redbeat.codec.stored import instant_in, record_in, string_in
+from redbeat.codec.stored import instant_in, record_in, string_in, texts_in
 from redbeat.config import ensure_conf
 from redbeat.entries import runs, verdicts
 from redbeat.entries.changes import state_of
@@ -25,7 +25,7 @@ from redbeat.entries.runs import Occurrence, RunResult
 from redbeat.entries.state import Pause, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
-from redbeat.storage.reading import Counts, Past, Reading, Shown, batches
+from redbeat.storage.reading import Counts, Reading, batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
@@ -183,21 +183,21 @@ def shown_state(row: Row, now: float) -> State:
     return kept
 
 
-def record_of(row: Shown, name: str, now: float, load: Callable[[Row], Any]) -> Record:
+def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Record:
     """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
 
     ``load`` returns the entry of a row, or raises :exc:`DecodeError`.
     """
-    entry, problem = None, row.problem or None
+    entry, problem = None, row.unreadable or None
     if row.definition is not None and not problem:
         try:
-            entry = load(row.stored)
+            entry = load(row)
             if entry.key != row.key:
                 problem = f"definition.name: {entry.name!r} does not match the key of the entry"
                 entry = None
         except DecodeError as error:
             problem = str(error)
-    kept = shown_state(row.stored, now)
+    kept = shown_state(row, now)
     state, due_at = state_shown(row, kept, entry), due_at_of(row, kept, now)
     failing = failing_of(row, kept, now) if state == FAILING else None
     if failing is not None:
@@ -206,9 +206,9 @@ def record_of(row: Shown, name: str, now: float, load: Callable[[Row], Any]) -> 
     return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late)
 
 
-def status_of(record: Record, row: Shown) -> EntryStatus:
+def status_of(record: Record, row: Row) -> EntryStatus:
     """Return the status of an entry; ``row`` is the one of :func:`record_of`."""
-    kept = shown_state(row.stored, time.time())
+    kept = shown_state(row, time.time())
     due_at, late, note, pause = record.due_at, record.overdue, None, Pause.of_entry(record.entry)
     reason = None if record.failing is None else record.failing.reason
     if record.state == QUARANTINED:
@@ -229,12 +229,12 @@ def status_of(record: Record, row: Shown) -> EntryStatus:
     return EntryStatus(record.state, reason, due_at, note, *known, record.failing, late)
 
 
-def state_shown(row: Shown, kept: State, entry: Any) -> EntryState:
+def state_shown(row: Row, kept: State, entry: Any) -> EntryState:
     """Return the state of an entry; ``entry`` is None if the entry is unreadable."""
-    parked = row.score is not None and row.score < 0
+    parked = row.due is not None and row.due < 0
     if parked and (row.note or kept.quarantine is not None):
         return QUARANTINED
-    if row.score is None and entry is not None:
+    if not row.score and entry is not None:
         return NOT_SCHEDULED
     if kept.failing is not None and not parked and (entry is None or entry.enabled):
         return FAILING
@@ -247,12 +247,12 @@ def state_shown(row: Shown, kept: State, entry: Any) -> EntryState:
     return FINISHED if parked else SCHEDULED
 
 
-def due_at_of(row: Shown, kept: State, now: float) -> Any:
+def due_at_of(row: Row, kept: State, now: float) -> Any:
     """Return when an entry is due (UTC datetime), None if it is never due.
 
     A score of 0 means now. A run that is held or cannot be sent was due before its next try.
     """
-    seconds = row.score
+    seconds = row.due
     if seconds is None or seconds < 0:
         return None
     if kept.failing is not None:
@@ -262,24 +262,24 @@ def due_at_of(row: Shown, kept: State, now: float) -> Any:
     return instant_in(seconds or now)
 
 
-def failing_of(row: Shown, kept: State, now: float) -> Failing | None:
+def failing_of(row: Row, kept: State, now: float) -> Failing | None:
     """Return the failed attempts to send the run that is due, None without any."""
     if kept.failing is None:
         return None
     since, attempts, reason, _, last, first = kept.failing
-    again = None if row.score is None else instant_in(max(row.score, now))
+    again = None if row.due is None else instant_in(max(row.due, now))
     times = from_timestamp(since), from_timestamp(last)
     return Failing(attempts, times[0], first or reason, times[1], reason, again)
 
 
-def overdue_of(row: Shown, name: str, now: float) -> Overdue | None:
+def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
     """Return how overdue an entry is, None if it is not.
 
     ``name`` is the exact name of the entry, ``now`` is in UNIX seconds. Paused, finished and
     unreadable entries are never overdue.
     """
     texts = f"{row.policy}{row.definition or ''}"
-    if row.problem or row.score is None or row.score < 0 or '"expect_within"' not in texts:
+    if row.unreadable or row.due is None or row.due < 0 or '"expect_within"' not in texts:
         return None
     try:
         fields = decode_policy(row.policy or "", record_in(row.definition or ""))
@@ -288,7 +288,7 @@ def overdue_of(row: Shown, name: str, now: float) -> Overdue | None:
         return None
     if policy.expect_within is None or not fields.get("enabled", True):
         return None
-    results = shown_state(row.stored, now).results
+    results = shown_state(row, now).results
     start = policy.start_time
     known = (results.success, results.since, None if start is None else start.timestamp())
     seconds = now - max((at for at in known if at is not None), default=0.0)
@@ -318,11 +318,11 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
 def history_of(entry: Any) -> list[Occurrence]:
     """Return the last runs of an entry; see :attr:`redbeat.RedBeatSchedulerEntry.history`."""
     store: Any = store_of(entry.app)
-    past: Past = store.past(entry.writable_key())
-    identity = state_of(past.row).identity
+    (row,) = store.read([entry.writable_key()], history=True).rows
+    identity = state_of(row).identity
     entry.saved_state = entry.saved_state._replace(identity=identity)
-    found = runs.read_history(past.lines, entry.own_task_id)[: ensure_conf(entry.app).history_size]
-    found = _with_results(found, past)
+    found = runs.read_history(texts_in(row.history), entry.own_task_id)
+    found = _with_results(found[: ensure_conf(entry.app).history_size], row)
     unreported = {run for run in found if run.was_sent and run.result is None}
     tracks_runs = getattr(entry.app, "redbeat_tracks_runs", False)
     since = store.reports_since() if unreported and tracks_runs else None
@@ -333,10 +333,10 @@ def history_of(entry: Any) -> list[Occurrence]:
     return [run._replace(result=runs.LOST) if run in lost else run for run in found]
 
 
-def _with_results(found: list[Occurrence], past: Past) -> list[Occurrence]:
+def _with_results(found: list[Occurrence], row: Row) -> list[Occurrence]:
     """Return the runs, each with its result; of runs with one task id the latest has it."""
-    ends = read_results(past.results)
-    for end in verdicts.ends_in(read_inbox(past.row.inbox), time.time()):
+    ends = read_results(row.results)
+    for end in verdicts.ends_in(read_inbox(row.inbox), time.time()):
         if end.state:
             ends[end.id] = end
     for number, run in enumerate(found):
@@ -348,9 +348,9 @@ def _with_results(found: list[Occurrence], past: Past) -> list[Occurrence]:
     return found
 
 
-def is_busy(row: Shown, now: float) -> bool:
+def is_busy(row: Row, now: float) -> bool:
     """Return whether a run of an entry is going on, waits or fails; ``now`` is in UNIX seconds."""
-    kept = shown_state(row.stored, now)
+    kept = shown_state(row, now)
     waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
     return waits or bool(kept.running or kept.failing or kept.hold)
 

@@ -3,13 +3,11 @@
 -- KEYS     the schedule, the static entries, a key that never exists (see turn.lua).
 -- ARGV[1]  the head, JSON by name, from storage/reading.py: `max_bytes` and `max_seconds`; and for a
 --          page its `limit`, `score` and `member` of the last entry of the page before, '' for the
---          first page, and `history` to return the histories.
+--          first page. `history` asks for what is stored about runs.
 -- ARGV[2]  and all that follow: the keys of named entries.
 --
--- Returns {now, score, member, side error, rows, flags, notes, histories, plain}. `score` and
--- `member` are those of the last entry, '' on the last page. A row is JSON by name. The flags have a
--- '1' for each static entry. A note is what the quarantine says. `plain` is '' unless the server
--- lacks SHA-1.
+-- Returns {now, score, member, side error, rows}. `score` and `member` are those of the last entry,
+-- '' on the last page. A row is JSON by name, see Row in storage/rows.py.
 --
 -- A page starts after a score and a key, not after a rank, so that an entry that is added or
 -- removed between two pages does not move the others to another page.
@@ -25,17 +23,19 @@
 local head = cjson.decode(ARGV[1])
 local quarantined = (side('HLEN', 'quarantine') or 0) > 0
 local has_statics = redis.call('SCARD', statics) > 0
-local rows, flags, notes, histories, bytes = {}, {}, {}, {}, 0
+local rows, bytes = {}, 0
 
 local function add(member, score)
   local key = is_ours(member) and member or prefix .. member  -- a program added a name, not a key
   local found, problem = read(key)
-  local name, i = string.sub(key, #prefix + 1), #rows + 1
-  rows[i] = row(key, score, found, problem)
-  flags[i] = has_statics and redis.call('SISMEMBER', statics, name) == 1 and '1' or '0'
-  notes[i] = quarantined and side('HGET', 'quarantine', key) or ''
-  histories[i] = head.history and found[6] or ''
-  bytes = bytes + #rows[i] + #histories[i]
+  local name, more = string.sub(key, #prefix + 1), {}
+  more.static = has_statics and redis.call('SISMEMBER', statics, name) == 1
+  more.note = quarantined and side('HGET', 'quarantine', key) or nil
+  if head.history and not problem then
+    more.history, more.results = found[6] or nil, redis.call('HGET', key, 'results') or nil
+  end
+  rows[#rows + 1] = row(key, score, found, problem, more)
+  bytes = bytes + #rows[#rows]
 end
 
 local function is_full()
@@ -112,6 +112,4 @@ for i = 2, #ARGV do
     break
   end
 end
-return {
-  now_text, score, member, side_error or '', rows, table.concat(flags), notes, histories,
-  redis.sha1hex and '' or 'plain'}
+return {now_text, score, member, side_error or '', rows}

@@ -99,7 +99,7 @@ if look then
 else
   reply.members = redis.call('ZCARD', schedule)
 end
-reply.side_error, reply.plain = side_error, not redis.sha1hex or nil
+reply.side_error = side_error
 if lock and reply.standing == 1 then
   redis.call('PEXPIRE', lock, head.ttl)  -- after this write Redis refuses none for lack of memory
 end

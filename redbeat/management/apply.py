@@ -23,7 +23,7 @@ from redbeat.presentation.describe import policy, schedule_text
 from redbeat.presentation.describe import stored as stored_values
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage import reading
+from redbeat.storage import reading, rows
 from redbeat.storage.store import Store
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ class PlannedChange(NamedTuple):
     action: str
     entry: Any
     problem: str = ""
-    row: reading.Shown | None = None
+    row: rows.Row | None = None
 
     @property
     def change(self) -> Change:
         """A :class:`Change` that describes the planned change for display."""
         if self.row is None:
             return Change(self.name, self.action)
-        score = self.row.score if self.action == "unchanged" else _score_of(self.entry)
+        score = self.row.due if self.action == "unchanged" else _score_of(self.entry)
         return change_of(self.action, self.row, self.entry, score)
 
     def write(self, store: Store) -> bool:
@@ -171,8 +171,8 @@ def plan_entries(
     per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
     """
     for batch in reading.batches(entries.items()):
-        rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
-        for (name, entry), row in zip(batch, rows, strict=True):
+        page = schedule._store.read([entry.writable_key() for _, entry in batch])
+        for (name, entry), row in zip(batch, page.rows, strict=True):
             yield _planned(managed_by, name, entry, row, adopt)
     for record in schedule.records(static=False) if prune else ():
         stored = record.entry
@@ -183,39 +183,39 @@ def plan_entries(
 
 
 def _planned(
-    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: reading.Shown, adopt: bool
+    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: rows.Row, adopt: bool
 ) -> PlannedChange:
     problem = obstacle(row)
     if row.definition is None:
         return PlannedChange(name, "created", entry, problem, row)
     kept = copy(entry)
-    if changes.state_of(row.stored).pause is not None:
+    if changes.state_of(row).pause is not None:
         kept.enabled = False
-    unchanged = row.score is not None and not problem and _same_texts(row, kept)
+    unchanged = row.due is not None and not problem and _same_texts(row, kept)
     if managed_by is not None:
         entry = kept
-        texts = (row.definition, row.policy)
+        texts = changes.texts_in(row)
         entry.saved_state = entry.saved_state._replace(texts=texts)
         with suppress(DecodeError):  # ignore an unreadable history: a beat reports the problem
-            saving.recall(entry, row.stored)
+            saving.recall(entry, row)
         if not (problem or unchanged or adopt):
             problem = _claim_of_others(managed_by, entry, row)
     return PlannedChange(name, "unchanged" if unchanged else "changed", entry, problem, row)
 
 
-def obstacle(row: reading.Shown, static: bool = False) -> str:
+def obstacle(row: rows.Row, static: bool = False) -> str:
     """Return the reason why a stored entry must not be overwritten, or "" if there is no reason.
 
     ``static`` is true if the new entry is a static entry.
     """
-    if row.definition is None and "hash" in row.problem:
-        return f"{row.problem}; delete that key"
+    if row.definition is None and "hash" in row.unreadable:
+        return f"{row.unreadable}; delete that key"
     if row.static and not static:
         return "is an entry of beat_schedule; change the entry there, or use another name"
     return ""
 
 
-def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: reading.Shown) -> str:
+def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: rows.Row) -> str:
     old = stored_entry(row, entry)
     owner = None if old is None else old.policy_field("managed_by")
     if owner == managed_by:
@@ -224,17 +224,17 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: reading
     return f"is already stored and {by}; with --adopt, this file manages the entry"
 
 
-def stored_entry(row: reading.Shown, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
+def stored_entry(row: rows.Row, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
     """Return the entry that ``entry`` replaces, or None if missing or unreadable."""
     if row.definition is None:
         return None
     try:
-        return entry.from_definition(entry.app, row.definition, row.policy)
+        return entry.from_definition(entry.app, *changes.texts_in(row))
     except DecodeError:
         return None
 
 
-def _same_texts(row: reading.Shown, entry: RedBeatSchedulerEntry) -> bool:
+def _same_texts(row: rows.Row, entry: RedBeatSchedulerEntry) -> bool:
     texts = entry.texts()
     with suppress(ValueError):
         stored = [json.loads(text or "null") for text in (row.definition, row.policy)]
@@ -287,7 +287,7 @@ class Change(NamedTuple):
 
 
 def change_of(
-    action: str, row: reading.Shown, entry: RedBeatSchedulerEntry, score: float | None
+    action: str, row: rows.Row, entry: RedBeatSchedulerEntry, score: float | None
 ) -> Change:
     """Return the change to show of an entry, which will have this score."""
     fields = {} if action == "unchanged" else differences(stored_entry(row, entry), entry)

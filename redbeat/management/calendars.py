@@ -117,7 +117,7 @@ def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry
         users = list[RedBeatSchedulerEntry]()
         for row in store.read(keys).rows:
             try:
-                entry = saving.entry_of(row.stored, schedule.app, schedule.entry_class)
+                entry = saving.entry_of(row, schedule.app, schedule.entry_class)
             except Exception as error:  # a beat quarantines the entry and logs the reason
                 logger.debug("beat: Cannot load %s: %r", row.key, error)
                 continue

@@ -22,8 +22,9 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage import beats, checks, reading, words
+from redbeat.storage import beats, checks, words
 from redbeat.storage.reading import outside
+from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
 from .find import pages_of
@@ -131,14 +132,14 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_row(
-    row: reading.Shown, schedule: Schedule, calendars: Mapping[str, str], now: float
+    row: Row, schedule: Schedule, calendars: Mapping[str, str], now: float
 ) -> Iterator[Finding]:
     key = encodable(row.key)
-    if row.definition is None and "definition" in row.problem:
+    if row.definition is None and "definition" in row.unreadable:
         problem = "is in the schedule, but has no definition"
         yield Finding("missing", row.key, problem, "remove the key from the schedule", fixable=True)
         return
-    if row.note and row.score is not None and row.score < 0:
+    if row.note and row.due is not None and row.due < 0:
         reason = status.quarantine_note(row.note)[0]
         yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
         return
@@ -166,8 +167,8 @@ def _of_row(
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
-def _failures(row: reading.Shown, now: float) -> list[Finding]:
-    failing = status.failing_of(row, status.shown_state(row.stored, now), now)
+def _failures(row: Row, now: float) -> list[Finding]:
+    failing = status.failing_of(row, status.shown_state(row, now), now)
     if failing is None:
         return []
     since = failing.first_at.isoformat(" ", "seconds")
@@ -183,11 +184,11 @@ LOOK: Final = "check the entry's history, the log of its worker, and whether a b
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
-def _entry_of(row: reading.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
+def _entry_of(row: Row, schedule: Schedule) -> RedBeatSchedulerEntry:
     """Return the entry of a row; raise an error if this app cannot read or run the entry."""
-    if row.problem or row.definition is None:
-        raise DecodeError("definition", row.problem)
-    entry: RedBeatSchedulerEntry = schedule._entry_of(row.stored)
+    if row.unreadable or row.definition is None:
+        raise DecodeError("definition", row.unreadable)
+    entry: RedBeatSchedulerEntry = schedule._entry_of(row)
     if entry.key != row.key:
         raise DecodeError(
             "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
@@ -196,7 +197,7 @@ def _entry_of(row: reading.Shown, schedule: Schedule) -> RedBeatSchedulerEntry:
     return entry
 
 
-def wrong_score(row: reading.Shown, entry: RedBeatSchedulerEntry, now: float) -> str:
+def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
     A score in the past counts as correct, because a beat will check the entry and set a new score.
@@ -204,7 +205,7 @@ def wrong_score(row: reading.Shown, entry: RedBeatSchedulerEntry, now: float) ->
     new score after the run. For a schedule of a custom class, and after a last run in the future,
     any score counts as correct.
     """
-    score = row.score
+    score = row.due
     if (
         score is None
         or 0 <= score <= now

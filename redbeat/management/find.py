@@ -385,7 +385,7 @@ class Search:
             row
             for number, row in new.items()
             if number not in self._seen
-            and filters.admits(encodable(name_of(row.key)), row.static, row.score)
+            and filters.admits(encodable(name_of(row.key)), row.static, row.due)
         ]
         self._seen.update(new)
         found = _records(self._schedule, page._replace(rows=rows))
@@ -463,7 +463,7 @@ def _records(schedule: Schedule, page: Page) -> list[status.Record]:
     return [
         status.record_of(row, encodable(name_of(row.key)), page.now, schedule._entry_of)
         for row in page.rows
-        if row.definition is not None or row.score is not None
+        if row.definition is not None or row.score
     ]
 
 

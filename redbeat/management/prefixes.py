@@ -223,7 +223,7 @@ def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
     def task_id(scheduled_at: datetime) -> str:
         return decide.task_id_of(keys.prefix, name, scheduled_at.isoformat(), identity)
 
-    lines = with_ids("\n".join(texts_in(texts[words.HISTORY])), task_id).splitlines()
+    lines = with_ids(texts_in(texts[words.HISTORY]), task_id)
     return {**entry.fields, HISTORY: array_of(lines).encode()}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from redbeat.codec.stored import record_in, score_in, seconds_in, whole_in
+from redbeat.codec.stored import record_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries import decide, state, status
 from redbeat.storage import reading
@@ -61,7 +61,7 @@ def _with_failing(counts: reading.Counts) -> reading.Counts:
     late = [
         (failing.due, score)
         for row, failing in rows
-        if failing is not None and row.score and (score := score_in(row.score)) >= 0
+        if failing is not None and (score := row.due) is not None and score >= 0
     ]
     first = [due for due, _ in late] + [due for due in (counts.first_due,) if due is not None]
     return counts._replace(
@@ -89,8 +89,8 @@ def _without_disabled(counts: reading.Counts, store: reading.Reading) -> reading
     if not counts.due:
         return counts
     page = store.page()
-    due = [row for row in page.rows if row.score is not None and 0 <= row.score <= page.now]
-    enabled = [row.score for row in due if record_in(row.definition or "").get("enabled", True)]
+    due = [row for row in page.rows if row.due is not None and 0 <= row.due <= page.now]
+    enabled = [row.due for row in due if record_in(row.definition or "").get("enabled", True)]
     disabled = len(due) - len(enabled)
     return counts._replace(
         due=max(counts.due - disabled, 0),

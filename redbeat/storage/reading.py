@@ -18,13 +18,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.codec.stored import (
     bytes_of,
-    is_valid_text,
     number_in,
     record_in,
     score_in,
     seconds_in,
     text_of,
-    texts_in,
     valid_text,
     whole_in,
 )
@@ -32,9 +30,8 @@ from redbeat.config import key_aside
 from redbeat.connection.borrowing import replies_to
 from redbeat.connection.cluster import node_of, server_errors
 from redbeat.printing import get_logger
-from redbeat.storage import words
 from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
-from redbeat.storage.rows import Row, digest_of, joined_texts
+from redbeat.storage.rows import Row
 from redbeat.storage.scripts import load_script
 
 if TYPE_CHECKING:
@@ -87,63 +84,6 @@ LOCKED = " lock"
 Cursor = tuple[str, str]
 
 
-class Shown(NamedTuple):
-    """An entry as readers see it.
-
-    Attributes:
-        key: the key of the entry.
-        score: when the entry is due, UNIX seconds; None if it is not in the schedule.
-        stored: the row as beats see it.
-        note: the JSON note of the quarantine, "" without one.
-        static: whether the entry is from ``beat_schedule``.
-        history: lines of runs, the latest first; "" if they were not asked for.
-    """
-
-    key: str
-    score: float | None
-    stored: Row = Row("")
-    note: str = ""
-    static: bool = False
-    history: str = ""
-
-    @property
-    def definition(self) -> str | None:
-        """The stored definition, None if it is missing."""
-        return self.stored.definition
-
-    @property
-    def meta(self) -> str:
-        """The stored ``meta``, "" if it is missing."""
-        return self.stored.meta or ""
-
-    @property
-    def policy(self) -> str:
-        """The stored policy, "" if it is missing."""
-        return self.stored.policy or ""
-
-    @property
-    def problem(self) -> str:
-        """Why the entry cannot be read, "" if its texts can."""
-        if self.stored.problem:
-            return f"the key is not a hash ({self.stored.problem})"
-        if self.definition is None:
-            return "the definition is missing"
-        is_valid = is_valid_text(f"{self.definition}{self.meta}{self.policy}")
-        return "" if is_valid else "the stored text is not UTF-8"
-
-
-class Past(NamedTuple):
-    """The stored runs of an entry.
-
-    ``lines`` are the lines of its history, the latest first. ``row`` is the entry without its
-    score. ``results`` are the texts of the ends that beats have taken in.
-    """
-
-    lines: str
-    row: Row
-    results: str | None
-
-
 class Page(NamedTuple):
     """A page of entries in due order; entries that are never due come last.
 
@@ -152,7 +92,7 @@ class Page(NamedTuple):
     """
 
     now: float
-    rows: list[Shown]
+    rows: list[Row]
     after: Cursor | None
 
 
@@ -281,9 +221,6 @@ class Reading:
         self.client = client
         self.keys = keys
         self.parts: Sequence[Reading] = (self,)
-        self._version: str | None = None
-        #: On a server without SHA-1 (a fake one), the texts of the digests that were given out.
-        self._texts: dict[str, str] | None = None
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         with naming_wrong_types(self.client, self.keys):
@@ -505,15 +442,16 @@ class Reading:
 
     # -- rows, pages and counts -----------------------------------------------------------------
 
-    def read(self, keys: Sequence[str]) -> Page:
-        """Return one row per key, in the order of ``keys``.
+    def read(self, keys: Sequence[str], history: bool = False) -> Page:
+        """Return one row per key, in the order of ``keys``; with ``history`` also about its runs.
 
         Takes one round trip per 2000 keys, or more if Redis needs longer than :attr:`max_seconds`
         or if the entries have more than 4 MiB in total.
         """
-        page = self._page({}, keys[:SCAN_COUNT])
+        head = {"history": history}
+        page = self._page(head, keys[:SCAN_COUNT])
         while left := keys[len(page.rows) : len(page.rows) + SCAN_COUNT]:
-            page.rows.extend(self._page({}, left).rows)
+            page.rows.extend(self._page(head, left).rows)
         return page
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
@@ -530,13 +468,10 @@ class Reading:
         head = {**head, "max_bytes": MOST_BYTES, "max_seconds": self.max_seconds}
         text = bytes_of(json.dumps(head, ensure_ascii=False))
         found = self._ask("page", [text, *map(bytes_of, keys)])
-        now, score, member, side_error, rows, flags, notes, histories, plain = found
+        now, score, member, side_error, rows = found
         self._note_side_error(text_of(side_error))
-        if plain and self._texts is None:
-            self._texts = {}
-        parts = zip(rows, text_of(flags), notes, histories, strict=True)
         after = (text_of(score), text_of(member)) if score else None
-        return Page(score_in(now), [self._shown(*part) for part in parts], after)
+        return Page(score_in(now), list(map(Row.read, rows)), after)
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
@@ -560,7 +495,7 @@ class Reading:
             problem=valid_text(head["problem"])
             or self._note_side_error(head.get("side_error", "")),
             failing=max(head["failing"] - MOST_FAILING, 0),
-            perhaps_failing=[self._row(text) for text in rows],
+            perhaps_failing=list(map(Row.read, rows)),
             expected=self._expected(now, head["expected"]),
             last_tick=seconds_in(head["last_tick"]),
             host_ahead=number_in(head["host_ahead"]) or 0.0,
@@ -573,13 +508,6 @@ class Reading:
         key = self.keys.expected
         found = self._read_aside("ZRANGEBYSCORE", key, "-inf", f"{now:.6f}")
         return [text_of(key) for key in found or ()]
-
-    def past(self, key: str) -> Past:
-        """Return what is stored about the runs of an entry. One round trip."""
-        names = (words.DEFINITION, words.META, words.POLICY, words.STATE, words.INBOX)
-        reply = self._read("HMGET", bytes_of(key), *names, words.HISTORY, words.RESULTS)
-        texts: list[Any] = [None if text is None else text_of(text) for text in reply]
-        return Past("\n".join(texts_in(texts[5])), Row(key, "", *texts[:5]), texts[6])
 
     def _note_side_error(self, error: str) -> str:
         """Return what is wrong with a side key, and the command that mends it; "" if nothing is.
@@ -595,21 +523,6 @@ class Reading:
             )
         self.warn_of_denied(why)
         return ""
-
-    def _shown(self, text: bytes, flag: str, note: bytes, history: bytes) -> Shown:
-        row = self._row(text)
-        score = score_in(row.score) if row.score else None
-        lines = "\n".join(texts_in(text_of(history)))
-        return Shown(row.key, score, row, valid_text(note), flag == "1", lines)
-
-    def _row(self, text: bytes) -> Row:
-        """Return the row in the JSON of a script; bytes that are not UTF-8 become surrogates."""
-        row = Row(**json.loads(text.decode("utf-8", "surrogateescape")))
-        if self._texts is not None:
-            for covers in ("", words.SCORE, words.CALENDARS, words.SCORE + words.CALENDARS):
-                digest = digest_of(row, covers, self._version)
-                self._texts[digest] = text_of(joined_texts(row, covers, self._version))
-        return row
 
 
 def total_stats(parts: Iterable[Reading]) -> dict[str, str]:
@@ -637,7 +550,7 @@ def _total(name: str, one: str, other: str) -> str:
 def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:
     """Return the rows of entries; see :meth:`Reading.read`. No round trip without keys."""
     keys = list(keys)
-    return [shown.stored for shown in store.read(keys).rows] if keys else []
+    return store.read(keys).rows if keys else []
 
 
 def static_among(store: Store, names: Iterable[str]) -> set[str]:

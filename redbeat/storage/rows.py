@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redbeat.codec.stored import bytes_of
+from redbeat.codec.stored import bytes_of, is_valid_text, score_in
 from redbeat.storage.words import CALENDARS, SCORE
 
 #: This number of random bytes makes twelve characters.
@@ -19,7 +20,9 @@ class Row(NamedTuple):
     """What is stored for one entry, read at one moment. None means absent, which is not empty.
 
     ``score`` is the text that Redis gave, "" if the entry is not in the schedule. ``problem`` says
-    why the entry cannot be read; its texts are then None.
+    why the entry cannot be read; its texts are then None. Only pages have what follows: ``note`` is
+    that of the quarantine, ``static`` is whether the entry is from ``beat_schedule``, ``history``
+    and ``results`` are about its runs, if they were asked for.
     """
 
     key: str
@@ -30,6 +33,30 @@ class Row(NamedTuple):
     state: str | None = None
     inbox: str | None = None
     problem: str = ""
+    note: str = ""
+    static: bool = False
+    history: str | None = None
+    results: str | None = None
+
+    @classmethod
+    def read(cls, text: bytes) -> Row:
+        """Return the row in the JSON of a script; bytes that are not UTF-8 become surrogates."""
+        return cls(**json.loads(text.decode("utf-8", "surrogateescape")))
+
+    @property
+    def due(self) -> float | None:
+        """When the entry is due, UNIX seconds; None if it is not in the schedule."""
+        return score_in(self.score) if self.score else None
+
+    @property
+    def unreadable(self) -> str:
+        """Why nobody can read the entry, "" if its texts can be read."""
+        if self.problem:
+            return f"the key is not a hash ({self.problem})"
+        if self.definition is None:
+            return "the definition is missing"
+        is_valid = is_valid_text(f"{self.definition}{self.meta}{self.policy}")
+        return "" if is_valid else "the stored text is not UTF-8"
 
 
 @dataclass(slots=True)
@@ -184,14 +211,9 @@ class Reply(NamedTuple):
 def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:
     """Return the SHA-1 of the texts of a row, as ``lua/parts/row.lua`` computes it.
 
-    ``covers`` adds the score and the version of the calendars.
+    It is made of the texts, each after its length. ``covers`` adds the score and the version of
+    the calendars.
     """
-    joined = joined_texts(row, covers, version)
-    return hashlib.sha1(joined, usedforsecurity=False).hexdigest()
-
-
-def joined_texts(row: Row, covers: str, version: str | None) -> bytes:
-    """Return the texts of which :func:`digest_of` computes the digest, each after its length."""
     texts = [row.definition, row.meta, row.policy, row.state]
     if SCORE in covers:
         texts.append(row.score)
@@ -204,7 +226,7 @@ def joined_texts(row: Row, covers: str, version: str | None) -> bytes:
         else:
             data = text.encode() if text.isascii() else bytes_of(text)
             joined += b"%d:%b" % (len(data), data)
-    return joined
+    return hashlib.sha1(joined, usedforsecurity=False).hexdigest()
 
 
 def new_mark() -> str:

@@ -23,7 +23,7 @@ from redbeat.printing import get_logger
 from redbeat.storage import reading
 from redbeat.storage.client import client_of
 from redbeat.storage.keys import Keys, ShardedKeys, layout_of
-from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request
+from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request, Row
 from redbeat.storage.scripts import load_script, runs_once
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
 
@@ -108,6 +108,7 @@ class Store(reading.Reading):
         self._aside = key_aside(keys.prefix, "")
         self._replicas = Replicas(wait_replicas)
         self._leads = self._noted = False
+        self._version: str | None = None
         self._told: list[Hand] = []
 
     def part_of(self, _key: str) -> Store:
@@ -238,8 +239,6 @@ class Store(reading.Reading):
             value = getattr(change, name)
             if value != usual:
                 fields[name] = repr(float(value)) if name in _NUMBERS else value
-        if self._texts is not None and change.expect is not None:
-            fields["expect"] = self._texts.get(change.expect, change.expect)
         if "nan" in (fields.get("score"), fields.get("add")):
             return b"the score is not a number"
         try:
@@ -256,14 +255,12 @@ class Store(reading.Reading):
 
     def _reply(self, request: Request, texts: list[bytes], reply: list[Any]) -> Reply:
         head: dict[str, Any] = json.loads(text_of(reply[0]))
-        if head.get("plain") and self._texts is None:
-            self._texts = {}
         given = iter(reply[1] if len(reply) > 1 else ())
         answers = [
             self._answer(next(given)) if text[:1] == b"{" else Answer(REFUSED, text_of(text))
             for text in texts
         ]
-        rows = [self._row(text) for text in reply[2]] if len(reply) > 1 else []
+        rows = [Row.read(text) for text in reply[2]] if len(reply) > 1 else []
         standing = head["standing"]
         if len(reply) > 1 and request.look is not None:
             self._version = head.get("version")
@@ -304,7 +301,7 @@ class Store(reading.Reading):
         if given == b"done":
             return IS_DONE
         if given[:1] == b"{":
-            return Answer(DIFFERS, row=self._row(given))
+            return Answer(DIFFERS, row=Row.read(given))
         word, _, why = text_of(given).partition(": ")
         return Answer(word, why)
 
@@ -373,10 +370,6 @@ class ShardedStore(reading.Reading):
 
     # -- single entries ----------------------------------------------------------------------
 
-    def past(self, key: str) -> reading.Past:
-        """Return what is stored about the runs of an entry."""
-        return self.part_of(key).past(key)
-
     def say(self, key: str, line: str, **more: Any) -> str:
         """Append a line to the inbox of an entry; see :meth:`Store.say`."""
         return self.part_of(key).say(self._own_key(key), line, **more)
@@ -389,21 +382,21 @@ class ShardedStore(reading.Reading):
         one round trip for each other shard.
         """
         own = self.part_of(key)
-        rank, score = own.rank(key), own.read([key]).rows[0].score
+        rank, score = own.rank(key), own.read([key]).rows[0].due
         if rank is None or score is None:
             return None
         return rank + sum(store.count_below(score) for store in self.parts if store is not own)
 
     # -- lists of entries --------------------------------------------------------------------
 
-    def read(self, keys: Sequence[str]) -> reading.Page:
+    def read(self, keys: Sequence[str], history: bool = False) -> reading.Page:
         """Return one row per key, in the order of ``keys``."""
         shares: defaultdict[int, dict[int, str]] = defaultdict(dict)
         for position, key in enumerate(keys):
             shares[self.layout.split(key)[0]][position] = self._own_key(key)
-        found, now = dict[int, reading.Shown](), 0.0
+        found, now = dict[int, Row](), 0.0
         for shard, share in shares.items():
-            page = self.parts[shard].read(list(share.values()))
+            page = self.parts[shard].read(list(share.values()), history)
             now = max(now, page.now)
             found.update(zip(share, page.rows, strict=True))
         return reading.Page(
@@ -422,13 +415,13 @@ class ShardedStore(reading.Reading):
         size = min(limit, max(SMALLEST_PART, math.ceil(mean + 2 * math.sqrt(mean)))) + 1
         nows: list[float] = []
 
-        def rows(store: Store) -> Iterator[tuple[Any, reading.Shown]]:
+        def rows(store: Store) -> Iterator[tuple[Any, Row]]:
             cursor = None if after is None else (after[0], store.keys.prefix + name)
             while True:
                 page = store.page(cursor, size, history)
                 nows.append(page.now)
                 for row in page.rows:
-                    order = self._due_order(row.score or 0.0, self.keys.name_of(row.key))
+                    order = self._due_order(row.due or 0.0, self.keys.name_of(row.key))
                     if begin is None or order > begin:
                         yield order, row
                 cursor = page.after
@@ -438,9 +431,7 @@ class ShardedStore(reading.Reading):
         ordered = merge(*map(rows, self.parts), key=lambda pair: pair[0])
         found = [row for _, row in islice(ordered, limit + 1)]
         last = found[limit - 1] if len(found) > limit else None
-        return reading.Page(
-            max(nows), found[:limit], (repr(last.score), last.key) if last else None
-        )
+        return reading.Page(max(nows), found[:limit], (last.score, last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
         """Return the key by which pages sort entries, independently of the number of shards."""

@@ -52,29 +52,29 @@ class Ready(NamedTuple):
     definition: str
     policy: str
 
-    def has_same_texts(self, row: reading.Shown) -> bool:
+    def has_same_texts(self, row: rows.Row) -> bool:
         """Return whether a stored entry has the definition and policy of this one."""
-        if (row.definition, row.policy) != (self.definition, self.policy):
+        if (row.definition, row.policy or "") != (self.definition, self.policy):
             return False
-        pauses = Pause.of_entry(self.entry), changes.state_of(row.stored).pause
+        pauses = Pause.of_entry(self.entry), changes.state_of(row).pause
         ours, stored = (pause and pause_fields(pause) for pause in pauses)
         return ours == stored
 
-    def is_same(self, row: reading.Shown) -> bool:
+    def is_same(self, row: rows.Row) -> bool:
         """Return whether a stored entry equals this one, so that no write is needed."""
         incoming = self.incoming
         is_static = row.static or not incoming.static
-        if not (self.has_same_texts(row) and is_static and incoming.meta in ("", row.meta)):
+        if not (self.has_same_texts(row) and is_static and incoming.meta in ("", row.meta or "")):
             return False
         if not (incoming.meta and incoming.runtime):
             return True
-        stored = changes.state_of(row.stored)
+        stored = changes.state_of(row)
         return with_runtime(stored, incoming.runtime) == stored
 
-    def change_to_show(self, action: str, row: reading.Shown, score: float | None) -> Change:
+    def change_to_show(self, action: str, row: rows.Row, score: float | None) -> Change:
         """Return the change to show; ``score`` is the one to store, or the stored one."""
         incoming, more = self.incoming, {}
-        if incoming.meta and incoming.meta != row.meta:
+        if incoming.meta and incoming.meta != (row.meta or ""):
             more["meta"] = Difference(row.meta or None, incoming.meta)
         if incoming.static and not row.static:
             more["static"] = Difference(False, True)
@@ -239,14 +239,14 @@ class Importer:
             self.skipped += 1
             self._skip(problem)
 
-    def _plan(self, ready: Ready, row: reading.Shown, now: float) -> None:
+    def _plan(self, ready: Ready, row: rows.Row, now: float) -> None:
         """Plan what to do with an entry."""
-        action, score = self._action(ready, row), row.score
+        action, score = self._action(ready, row), row.due
         if action is None:
             return
         if action in apply.TO_WRITE:
             try:
-                score = ready.change(row.stored, now).add or None
+                score = ready.change(row, now).add or None
             except Exception as error:
                 self._refuse(ready.incoming.where, unexpected("cannot be scheduled", error))
                 return
@@ -322,7 +322,7 @@ class Importer:
         self._refuse(incoming.where, problem)
         return None
 
-    def _action(self, ready: Ready, row: reading.Shown) -> str | None:
+    def _action(self, ready: Ready, row: rows.Row) -> str | None:
         """Return the planned action for an entry, one of :data:`ACTIONS` or CONFLICT.
 
         If the entry has a problem, records the problem and returns None. Also records a conflict.

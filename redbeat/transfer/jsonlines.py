@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from redbeat.codec.stored import moment_in, object_in, string_in
+from redbeat.codec.stored import array_of, moment_in, object_in, string_in, texts_in
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import changes, runs, state
 from redbeat.entries.calendars import calendar_of
@@ -28,7 +28,7 @@ from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
 from redbeat.storage.keys import Keys
-from redbeat.storage.reading import Shown
+from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
 from .incoming import Incoming, Kind, check_kinds, json_from, read_safely
@@ -63,12 +63,12 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def write_line(name: str, row: Shown, history: bool = False) -> str:
+def write_line(name: str, row: Row, history: bool = False) -> str:
     """Return an entry as one line of JSON, without a newline.
 
     Raises :exc:`DecodeError` if the stored JSON of the entry is invalid.
     """
-    kept = changes.state_of(row.stored)
+    kept = changes.state_of(row)
     texts = {
         "definition": row.definition,
         "policy": row.policy,
@@ -79,8 +79,8 @@ def write_line(name: str, row: Shown, history: bool = False) -> str:
     line |= {field: object_in(text, field) for field, text in texts.items() if text}
     if kept.pause is not None:
         line.setdefault("policy", {})["pause"] = pause_fields(kept.pause)
-    if history and row.history:
-        line["history"] = row.history.splitlines()
+    if history and (lines := texts_in(row.history)):
+        line["history"] = lines
     if history and kept.identity:
         line["identity"] = kept.identity
     if row.static:
@@ -226,20 +226,21 @@ def _exported_calendar(name: str, text: str) -> Exported:
     return Exported(label, json.dumps({"calendar": name, **fields}), is_calendar=True)
 
 
-def _exported(schedule: Schedule, keys: Keys, row: Shown, history: bool) -> Exported:
+def _exported(schedule: Schedule, keys: Keys, row: Row, history: bool) -> Exported:
     key = encodable(row.key)
-    if row.problem or row.definition is None:
-        return Exported(key, "", row.problem or "it has no definition")
+    if row.unreadable or row.definition is None:
+        return Exported(key, "", row.unreadable)
     try:
-        entry = schedule.entry_class.from_definition(schedule.app, row.definition, row.policy)
+        entry = schedule.entry_class.from_definition(schedule.app, *changes.texts_in(row))
         if keys.entry(str(entry.name)) != row.key:
             problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
         if history:
-            History.read(row.meta)  # an invalid history raises DecodeError
-            identity = changes.state_of(row.stored).identity
+            History.read(row.meta or "")  # an invalid history raises DecodeError
+            identity = changes.state_of(row).identity
             entry.saved_state = entry.saved_state._replace(identity=identity)
-            row = row._replace(history=runs.with_ids(row.history, entry.own_task_id))
+            lines = runs.with_ids(texts_in(row.history), entry.own_task_id)
+            row = row._replace(history=array_of(lines))
         return Exported(key, write_line(str(entry.name), row, history))
     except DecodeError as error:
         return Exported(key, "", str(error))

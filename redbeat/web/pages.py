@@ -21,7 +21,7 @@ from redbeat.management import find
 from redbeat.management.forecast import upcoming_or_problem, zone_of
 from redbeat.presentation import describe, text
 from redbeat.schedule import Record
-from redbeat.storage import reading
+from redbeat.storage.rows import Row
 from redbeat.transfer.entry_file import CALL
 
 from .timeline import lateness_chart
@@ -132,7 +132,7 @@ def entry_name() -> str:
     return (names and names[0]) or abort(404, "The URL has no entry name (parameter name=...).")
 
 
-def get_or_404(name: str) -> tuple[float, reading.Shown, Record]:
+def get_or_404(name: str) -> tuple[float, Row, Record]:
     """Return the time of Redis (UNIX seconds), and the row and the record of an entry.
 
     Aborts the request with 404 if the entry does not exist. Takes one round trip.
@@ -177,7 +177,7 @@ def show() -> ResponseReturnValue:
         record=record,
         now=now,
         status=status_of(record, row),
-        backfills=shown_state(row.stored, seconds).backfills,
+        backfills=shown_state(row, seconds).backfills,
         pause=pause,
         paused_at=from_timestamp(pause.since) if pause else None,
         poll=poll_after(time.monotonic() - started),

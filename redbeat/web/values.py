@@ -16,7 +16,7 @@ from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, overdue_text, timing_text
 from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
-from redbeat.storage import reading
+from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
 #: The schedule of the dashboard that handles the current request.
@@ -30,11 +30,11 @@ MAX_TEXT: Final = 4000
 MAX_NOTICE: Final = 200
 
 
-def texts_of(row: reading.Shown) -> dict[str, str]:
+def texts_of(row: Row) -> dict[str, str]:
     """Return the stored strings of an unreadable entry by field, for display."""
     texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
-        return {"key": row.problem}
+        return {"key": row.unreadable}
     return {name: clipped(text) for name, text in texts.items() if text}
 
 

@@ -49,8 +49,6 @@ def a_beat_refuses(app: Celery, reason: str) -> None:
 
 def named(row: Any, name: str) -> Any:
     """Return a row with the name of its entry in place of the key."""
-    if hasattr(row, "stored"):
-        row = row._replace(stored=row.stored._replace(key=name))
     return row._replace(key=name)
 
 

@@ -314,7 +314,7 @@ def test_history_lines() -> None:
         json.dumps(run_line(DAY.timestamp(), DAY.timestamp() + 1.5, "missed:3")),
     ]
     texts = texts_in("[" + ",\n".join([*lines, "zonk"]) + "]")
-    runs = read_history("\n".join(texts), lambda at: f"own {at:%H}")
+    runs = read_history(texts, lambda at: f"own {at:%H}")
     assert [(run.task_id, run.outcome) for run in runs] == [
         ("own 00", "sent"),
         ("id", "triggered"),

@@ -104,7 +104,7 @@ class Entry:
 
     @property
     def outcomes(self) -> list[str]:
-        runs = read_history("\n".join(texts_in("[" + ",\n".join(self.lines) + "]")))
+        runs = read_history(texts_in("[" + ",\n".join(self.lines) + "]"))
         return [run.outcome for run in runs]
 
     def change(self, **changes: Any) -> None:
@@ -1197,10 +1197,10 @@ class World:
     @property
     def recorded(self) -> dict[float, str]:
         """The outcomes of scheduled runs by their nominal time, of sent and perhaps sent ones."""
-        texts = "\n".join(texts_in("[" + ",\n".join(self.entry.lines) + "]"))
+        lines = texts_in("[" + ",\n".join(self.entry.lines) + "]")
         return {
             run.scheduled_at.timestamp() - NOW: run.outcome
-            for run in read_history(texts)
+            for run in read_history(lines)
             if run.outcome in ("sent", "perhaps_sent")
         }
 

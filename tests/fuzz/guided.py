@@ -46,7 +46,7 @@ def read(data: bytes) -> None:
     parts = data.split(END)[: len(FIELDS)]
     *texts, history = map(text_of, parts + [b""] * (len(FIELDS) - len(parts)))
     quarantine_note(history)
-    read_history(history)
+    read_history(history.splitlines())
     with suppress(DecodeError):
         definition, meta, policy, state = (text or None for text in texts)
         row = Row("", "", definition, meta, policy, state)

@@ -181,8 +181,8 @@ def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
 
 @pytest.mark.parametrize("task_id", ["my id", "two\nlines", ""])
 def test_ids_of_the_users_own(task_id: str) -> None:
-    text = run_line(1.5, 2.25, "sent", task_id) + "\n" + run_line(1, 1, "sent", "x") + "\n"
-    first, second = read_history(text, own_id)
+    lines = run_line(1.5, 2.25, "sent", task_id), run_line(1, 1, "sent", "x")
+    first, second = read_history(lines, own_id)
     assert first.task_id == (task_id.replace("\n", "") or None)
     assert second == Occurrence(at(1), at(1), "x", "sent")
 
@@ -219,17 +219,16 @@ RUNS = [
 
 def test_a_line_is_read_as_written() -> None:
     lines = [written(*run) for run in RUNS]
-    found = read_history("\n".join(lines), own_id)
+    found = read_history(lines, own_id)
     assert found == [
         Occurrence(at(one), at(two), run_id or None, what) for one, two, what, run_id in RUNS
     ]
 
 
 def test_computed_ids_can_be_filled_in() -> None:
-    text = "".join([written(*run) + "\n" for run in RUNS]) + "no line\n"
-    filled_in = with_ids(text, own_id)
+    filled_in = with_ids([*(written(*run) for run in RUNS), "no line"], own_id)
     assert [run.task_id or "" for run in read_history(filled_in)][:8] == [run[3] for run in RUNS]
-    assert filled_in.count("own-") == 3
+    assert "".join(filled_in).count("own-") == 3
     assert with_ids(filled_in, str) == filled_in
 
 
@@ -247,4 +246,4 @@ def test_ten_runs_cost_little(make: Make, world: World) -> None:
 
 def test_invalid_lines_are_left_out() -> None:
     text = "x\n\n1 2\n1 +\n1 +x\n1 +1e400\n+ +1\n1e400 1 a b\nnan 1 a b\n1 2 a sent\n1 +2 sent a\n"
-    assert read_history(text) == read_history("1 +2 sent a") != []
+    assert read_history(text.splitlines()) == read_history(["1 +2 sent a"]) != []

@@ -18,7 +18,7 @@ from .conftest import RecordingScheduler, World
 
 @pytest.mark.parametrize("decode_responses", [True, False])
 def test_a_beat_works_on_a_fake_client_of_the_user(decode_responses: bool) -> None:
-    """fakeredis supports neither ``INFO`` nor ``redis.sha1hex`` in scripts."""
+    """fakeredis has neither ``INFO`` nor ``redis.sha1hex`` in scripts: no change conflicts."""
     app = Celery("fake", broker="memory://", set_as_current=False)
     app.conf.redbeat_key_prefix = PREFIX
     server = fakeredis.FakeServer()

@@ -22,6 +22,7 @@ from redbeat.management.as_json import status_json
 from redbeat.management.doctor import examine
 from redbeat.management.find import ORDERS, SORTS, Filter, Query, browse, in_order
 from redbeat.metrics.snapshot import take_snapshot
+from redbeat.storage import words
 from redbeat.storage.client import get_redis
 from redbeat.storage.keys import Keys, Layout
 from redbeat.storage.reading import BATCH, REPORTS_SINCE, static_among
@@ -233,7 +234,7 @@ def test_a_store_gives_the_same(schedules: tuple[Schedule, Schedule]) -> None:
             "counts": counts[1:7],
             "expected": sorted(map(name_of, counts.expected)),
             "lone": store.rank(entry_of(schedule.app, 119).key),
-            "past": store.past(key).row.definition,
+            "past": store.read([key], history=True).rows[0].definition,
             "members": store.members(),
         }
 
@@ -452,8 +453,8 @@ def test_an_operation_on_an_entry_asks_one_shard(
 ) -> None:
     store, asked = store_of(schedules[1].app), list[str]()
     for part in store.parts:
-        monkeypatch.setattr(part, "past", asked.append)
-    store.past(entry_of(schedules[1].app, 1).key)
+        monkeypatch.setattr(part, "say", lambda key, _line, **_more: asked.append(key))
+    store.say(entry_of(schedules[1].app, 1).key, '"x"', kind=words.TRIGGER)
     assert len(asked) == 1
 
 

@@ -61,7 +61,7 @@ def test_options_inherited_from_the_broker(site: Site) -> None:
     }
     store = site.store(**settings)
     put(store, "a")
-    assert site.store().past(store.keys.entry("a")).row.definition == definition("a")
+    assert site.store().read([store.keys.entry("a")]).rows[0].definition == definition("a")
 
 
 def test_the_default_prefix(site: Site) -> None:
@@ -144,7 +144,7 @@ def test_two_requests_overlap(site: Site) -> None:
     put(store, "a")
     assert overlaps(store.client, store.keys.schedule)
     reply = store.begin_turn(Request("a beat", None, look=Look()))
-    assert store.past(store.keys.entry("a")).row.definition == definition("a")
+    assert store.read([store.keys.entry("a")]).rows[0].definition == definition("a")
     assert [row.key for row in reply().rows] == [store.keys.entry("a")]
 
 

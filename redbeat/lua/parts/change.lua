@@ -109,7 +109,8 @@ local function objection(change, key, found, problem)
   end
   if change.expect then
     local score = change.covers and redis.call('ZSCORE', schedule, key) or ''
-    if digest_of(found, change.covers, score) ~= change.expect then
+    local digest = digest_of(found, change.covers, score) or change.expect
+    if digest ~= change.expect or digest == '-' then  -- no row has the digest '-'
       return (found[1] or problem) and differs(key, found, problem) or 'absent'
     end
   elseif not found[1] and writes_hash(change) and not set.definition and not problem then

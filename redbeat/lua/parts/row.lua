@@ -1,9 +1,10 @@
 -- is_ours(key) returns whether a key begins with the prefix.
 -- read(key) returns the texts of an entry - definition, meta, policy, state, inbox, history - and
 -- why they cannot be read, or nil.
--- row(key, score, found, problem) returns a row as JSON.
+-- row(key, score, found, problem, more) returns a row as JSON; `more` are its other fields.
 -- digest_of(found, covers, score) returns the SHA-1 of the texts of an entry, see digest_of() in
--- storage/rows.py. `covers` adds the score ('s') and the version of the calendars ('c').
+-- storage/rows.py. `covers` adds the score ('s') and the version of the calendars ('c'). It is nil on
+-- a fake server, which lacks SHA-1: there, any text counts as the expected one.
 --
 -- A key without the prefix is never read: it may lie in another slot of a cluster, or be forbidden
 -- to the user of Redis, and the script would end.
@@ -28,15 +29,12 @@ local function read(key)
   return found
 end
 
-local function row(key, score, found, problem)
-  return cjson.encode({
-    key = key, score = score or '', definition = found[1] or nil, meta = found[2] or nil,
-    policy = found[3] or nil, state = found[4] or nil, inbox = found[5] or nil, problem = problem})
-end
-
--- A fake Redis server in tests may lack redis.sha1hex; the store then sends the texts themselves.
-local sha1hex = redis.sha1hex or function(text)
-  return text
+local function row(key, score, found, problem, more)
+  local fields = more or {}
+  fields.key, fields.score, fields.problem = key, score or '', problem
+  fields.definition, fields.meta = found[1] or nil, found[2] or nil
+  fields.policy, fields.state, fields.inbox = found[3] or nil, found[4] or nil, found[5] or nil
+  return cjson.encode(fields)
 end
 
 local function prefixed(text)
@@ -53,5 +51,5 @@ local function digest_of(found, covers, score)
       text = text .. prefixed(calendars_version())
     end
   end
-  return sha1hex(text)
+  return redis.sha1hex and redis.sha1hex(text)
 end
