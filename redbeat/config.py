@@ -213,10 +213,7 @@ class RedBeatConfig(settings.Settings):
         key = settings.find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
             yield f"redbeat_lock_key is {key!r}, which turns the lock off", "use None instead"
-        if self.either_or("redbeat_lock_timeout") == 0:
-            problem = "redbeat_lock_timeout is 0, which means the default"
-            yield problem, "remove the setting; redbeat_lock_key = None turns the lock off"
-        elif self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
+        if self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
             problem = (
                 f"redbeat_lock_timeout is {self.lock_timeout:g} s, so a leader may lose the lock"
             )
@@ -247,18 +244,13 @@ class RedBeatConfig(settings.Settings):
 
         The result is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
         ``max_interval`` (300 if missing), but at least 1. None and 0 count as missing. Raises
-        :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
+        :exc:`~redbeat.ConfigurationError` if ``argument`` is invalid.
         """
         if argument is not None and settings.LOCK_TIMEOUT.check("redbeat_lock_timeout", argument):
             return argument
         if self.lock_timeout is not None:
             return self.lock_timeout
-        interval = max_interval or DEFAULT_MAX_INTERVAL
-        if not settings.is_number(interval) or interval < 0:
-            raise ConfigurationError(
-                f"beat_max_loop_interval is {interval!r}, it must be a number of seconds above 0"
-            )
-        return max(LOCK_INTERVALS * interval, SAFE_LOCK_TIMEOUT)
+        return max(LOCK_INTERVALS * (max_interval or DEFAULT_MAX_INTERVAL), SAFE_LOCK_TIMEOUT)
 
     def _read_keys(self, cluster: bool) -> None:
         default = DEFAULT_CLUSTER_PREFIX if cluster else DEFAULT_PREFIX

@@ -10,7 +10,6 @@ from numbers import Real
 from typing import Any, Final, NamedTuple
 
 from celery import Celery
-from celery.app.defaults import SETTING_KEYS
 
 from redbeat.errors import ConfigurationError
 
@@ -158,12 +157,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     if isinstance(setting, Setting)
 }
 
+EXPECTED: Final = f"the valid settings are {', '.join(SETTINGS)}"
+
 #: :func:`find_setting` returns this object for an unset setting, because None is a valid value.
 MISSING: Final = object()
-
-# A name whose similarity to a setting is at least ``_TYPO_CUTOFF`` is a likely typo. One wrong
-# letter in the shortest setting name gives a similarity of ``_TYPO_CUTOFF``.
-_TYPO_CUTOFF = 0.93
 
 # Names that begin so are meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have
 # the same names with another prefix.
@@ -188,15 +185,19 @@ def find_setting(app: Celery, name: str) -> Any:
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    The function also yields setting names that look like a typo of a setting of RedBeat. The
-    yielded strings contain no values of settings, because values may be secret.
+    A name in mixed case is unknown too, because it is not read. The yielded strings contain no
+    values of settings, because values may be secret.
     """
-    for spelling, name in sorted(set(_foreign_names(app))):
-        nearest = _nearest(name)
-        if nearest:
-            yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
-        elif name.startswith(_PREFIXES):
-            yield f"Unknown setting {spelling}", f"the valid settings are {', '.join(SETTINGS)}"
+    conf = app.conf.finalize()
+    read = {spelling for name in SETTINGS for spelling in _spellings(name, conf.prefix)}
+    given = {name for source in conf.maps[:-1] for name in source if isinstance(name, str)}
+    by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}
+    for spelling in sorted(given - read):
+        name = spelling.lower().removeprefix((conf.prefix or "").lower())
+        if name.startswith(_PREFIXES):
+            nearest = get_close_matches(name.partition("_")[2], by_stem, n=1)
+            remedy = f"did you mean {by_stem[nearest[0]]}?" if nearest else EXPECTED
+            yield f"Unknown setting {spelling}", remedy
 
 
 def _spellings(name: str, namespace: str | None) -> list[str]:
@@ -205,28 +206,3 @@ def _spellings(name: str, namespace: str | None) -> list[str]:
         return plain
     prefixes = dict.fromkeys((namespace, namespace.upper(), namespace.lower()))
     return [prefix + spelling for prefix in prefixes for spelling in plain] + plain
-
-
-def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield two forms of each setting name of ``app``: as written, and normalized.
-
-    The normalized form is in lower case and without the namespace. The function does not yield the
-    settings of Celery. It yields a setting of RedBeat only in mixed case, which is not read.
-    """
-    conf = app.conf.finalize()
-    namespace = (conf.prefix or "").lower()
-    for source in conf.maps[:-1]:
-        for spelling in source:
-            if isinstance(spelling, str):
-                name = spelling.lower().removeprefix(namespace)
-                known = _spellings(name, conf.prefix) if name in SETTINGS else ()
-                if spelling not in known and name not in SETTING_KEYS:
-                    yield spelling, name
-
-
-def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIXES):  # compare names without the prefix, which all settings share
-        settings = {setting.removeprefix(PREFIX): setting for setting in SETTINGS}
-        matches = get_close_matches(name.partition("_")[2], settings, n=1)
-        return settings[matches[0]] if matches else None
-    return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)
