@@ -13,7 +13,7 @@ from redis.connection import SSLConnection
 from redbeat.errors import ConfigurationError, did_you_mean
 from redbeat.printing import get_logger
 
-from .endpoint import Endpoint, Source
+from .endpoint import Source
 
 logger = get_logger("celery.beat")
 
@@ -26,29 +26,11 @@ TLS_OPTIONS: Final = frozenset(
 FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
 
-def encryption(
-    endpoint: Endpoint, url: Mapping[str, Any], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return redis-py's TLS arguments for ``endpoint``, or an empty dict if TLS is off.
+def tls_settings(use_ssl: Source) -> dict[str, Any]:
+    """Return the options in a setting; their names may lack ``ssl_``, as for other brokers.
 
-    ``url`` has the TLS options of the URL, ``options`` those among the client options. Raises
-    :exc:`ConfigurationError` if there are TLS options, but TLS is off.
+    Raises :exc:`ConfigurationError` for an unknown option, but leaves out those of the broker.
     """
-    if not endpoint.uses_tls:
-        stray = sorted({*url, *options} - {"ssl"})
-        if stray:
-            raise ConfigurationError(
-                f"{endpoint.url.setting} or {endpoint.options.setting} has TLS options "
-                f"({', '.join(stray)}), but TLS is off: use a rediss URL"
-            )
-        return {}
-    use_ssl = _known(endpoint.use_ssl)
-    layers = [use_ssl, url] if endpoint.use_ssl.inherited else [url, use_ssl]
-    return tls_options({**layers[0], **layers[1], **options})
-
-
-def _known(use_ssl: Source) -> dict[str, Any]:
-    """Return the options in a setting, whose names may lack ``ssl_`` as for other brokers."""
     given: Mapping[str, Any] = use_ssl.value if isinstance(use_ssl.value, Mapping) else {}
     known = {}
     for name, value in given.items():
@@ -61,14 +43,14 @@ def _known(use_ssl: Source) -> dict[str, Any]:
     return known
 
 
-def tls_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return redis-py's keyword arguments for a TLS connection with the options ``given``.
+def with_tls(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return redis-py's arguments ``kwargs`` for a TLS connection.
 
     The certificate and the host name of the server are verified by default. A warning is logged if
     an option disables the verification of the server. Raises :exc:`ConfigurationError` for a file
     that is missing or invalid; redis-py checks the other values.
     """
-    options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **given, "ssl": True}
+    options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **kwargs, "ssl": True}
     options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
     password = options.get("ssl_password")
     if password is not None:

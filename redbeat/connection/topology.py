@@ -22,7 +22,7 @@ from redbeat.printing import get_logger
 from .borrowing import connection_like
 from .cluster import LateCluster, server_errors
 from .endpoint import BUILDER_OPTIONS, Endpoint, Source, check_options
-from .tls import encryption, tls_options
+from .tls import tls_settings, with_tls
 from .urls import SCHEMES, SOCKETS, Address, parse_url
 
 logger = get_logger("celery.beat")
@@ -71,34 +71,35 @@ class Parameters:
 def client_parameters(endpoint: Endpoint) -> Parameters:
     """Return the client parameters that result from all settings of ``endpoint``.
 
-    An option in ``redbeat_redis_options`` overrides the URL. The URL overrides options inherited
-    from the broker. Options inherited from the broker override the defaults. Raises
-    :exc:`ConfigurationError` if a setting is invalid. No round trips.
+    RedBeat's own settings override the URL. The URL overrides what is inherited from the broker,
+    and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
+    round trips.
     """
     addresses, url = _addresses(endpoint.url), endpoint.url
-    options, tls = _split(endpoint.options.value)
+    options = dict(endpoint.options.value)
     builder_options = options.keys() & BUILDER_OPTIONS.keys()
     redbeat_options = {name: options.pop(name) for name in builder_options}
-    from_url, tls_from_url = _split(check_options(addresses[0].options, url.setting))
-    layers = [from_url, options]
-    if endpoint.options.inherited:
-        layers.reverse()
-    kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **layers[0], **layers[1]}
+    from_url = check_options(addresses[0].options, url.setting)
+    tls = tls_settings(endpoint.use_ssl) if endpoint.uses_tls else {}
+    inherited: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for source, values in ((endpoint.use_ssl, tls), (endpoint.options, options)):
+        (inherited if source.inherited else own).update(values)
+    kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **inherited, **from_url, **own}
     database = kwargs.get("db", 0)
     if database != from_url.get("db", database):
         message = "The schedule is in database %s of %s; RedBeat 2 used database %s of %s"
-        logger.warning(
-            message, database, endpoint.options.setting, from_url["db"], endpoint.url.setting
+        logger.warning(message, database, endpoint.options.setting, from_url["db"], url.setting)
+    stray = sorted(name for name in map(str, kwargs) if name.startswith("ssl_"))
+    if endpoint.uses_tls:
+        kwargs = with_tls(kwargs)
+    elif stray:
+        raise ConfigurationError(
+            f"{url.setting} or {endpoint.options.setting} has TLS options ({', '.join(stray)}), "
+            "but TLS is off: use a rediss URL"
         )
-    kwargs |= encryption(endpoint, tls_from_url, tls)
     hosts = [(one.host, one.port) for one in addresses]
     return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs), redbeat_options)
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options without those of TLS, and those of TLS."""
-    tls = {name: value for name, value in options.items() if str(name).split("_")[0] == "ssl"}
-    return {name: value for name, value in options.items() if name not in tls}, tls
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,12 +196,10 @@ def _sentinel(parameters: Parameters) -> Redis:
 
 
 def _sentinel_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    kwargs, tls = _split(given)
-    if tls.get("ssl"):
-        kwargs |= tls_options(tls)
+    kwargs = hide_credentials(with_tls(given) if given.get("ssl") else given)
     # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
     # pauses between the attempts.
-    return {**SENTINEL_DEFAULTS, **with_retry(hide_credentials(kwargs))}
+    return {**SENTINEL_DEFAULTS, **with_retry(kwargs)}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from celery import Celery
+from redis.sentinel import SentinelConnectionPool
 
 from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf, key_aside, values_in
@@ -55,7 +56,7 @@ class OwnKeys:
     def __init__(self, app: Celery, client: Any) -> None:
         self.client = client
         conf, options = ensure_conf(app), app.conf.broker_transport_options or {}
-        self.shared = not _places_of_broker(app, options).isdisjoint(_places(client))
+        self.shared = not _places_of_broker(app).isdisjoint(_places(client))
         self._keyprefix = str(options.get("global_keyprefix") or "")
         self._prefixes = {conf.key_prefix, *layout_of(conf).prefixes}
         self._lock_key = conf.lock_key
@@ -89,34 +90,31 @@ class OwnKeys:
         return key == self._lock_key or (key.startswith(self._starts) and key not in self._prefixes)
 
 
-#: The name of the master in Sentinel, the address, and the number of the database.
-Place = tuple["str | None", str, str]
+#: The address of a server, or of a Sentinel, and the number of the database.
+Place = tuple[str, str]
 
 
-def _places_of_broker(app: Celery, options: Mapping[str, Any]) -> set[Place]:
-    urls, service = app.conf.broker_write_url or "", options.get("master_name")
+def _places_of_broker(app: Celery) -> set[Place]:
+    urls = app.conf.broker_write_url or ""
     try:
         text = ";".join(urls) if isinstance(urls, (list, tuple)) else str(urls)
         addresses = parse_url(text, "broker_url")
     except ConfigurationError:  # not a Redis server
         return set()
-    return {
-        _place(vars(one), one.options.get("db"), service if one.scheme == "sentinel" else None)
-        for one in addresses
-    }
+    return {_place(vars(one), one.options.get("db")) for one in addresses}
 
 
 def _places(client: Any) -> set[Place]:
-    """Return the database of ``client`` at each address of its server, or of its Sentinels."""
+    """Return the database of ``client`` at the address of its server, or at each Sentinel's."""
     pool: Any = getattr(client, "connection_pool", None)
-    options, service = getattr(pool, "connection_kwargs", {}), getattr(pool, "service_name", None)
-    nodes = [options] if options else []
-    if isinstance(service, str):
+    options = getattr(pool, "connection_kwargs", {})
+    nodes = [options]
+    if isinstance(pool, SentinelConnectionPool):
         nodes = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
-    return {_place(node, options.get("db"), service) for node in nodes}
+    return {_place(node, options.get("db")) for node in nodes}
 
 
-def _place(node: Mapping[str, Any], database: Any, service: str | None) -> Place:
+def _place(node: Mapping[str, Any], database: Any) -> Place:
     host = str(node.get("host")).lower()
     address = f"{'localhost' if host in LOCALHOST else host}:{node.get('port')}"
-    return service, node.get("path") or address, str(database or 0)
+    return node.get("path") or address, str(database or 0)
