@@ -17,7 +17,7 @@ from celery import Celery
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
-from redbeat.storage.client import get_redis
+from redbeat.config import get_redis
 
 __all__ = ("main",)
 

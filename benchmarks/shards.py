@@ -20,7 +20,7 @@ from celery.schedules import schedule
 
 import redbeat
 from redbeat.beat.parts import PartedBeat
-from redbeat.storage.client import get_redis
+from redbeat.config import get_redis
 from redbeat.storage.store import store_of
 from tests.schedulers import Scheduler
 from tests.servers import RedisServer

@@ -1,11 +1,12 @@
-"""The configuration of a schedule, which is read once from a Celery app and validated."""
+"""The configuration of a schedule, read once from a Celery app and validated, and its client."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from itertools import product
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from celery import Celery
@@ -15,6 +16,8 @@ from redis import Redis, RedisCluster
 from redbeat import settings
 from redbeat.connection.cluster import is_cluster
 from redbeat.connection.endpoint import read_endpoint
+from redbeat.connection.retrying import RetryingConnection
+from redbeat.connection.topology import build, client_parameters
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
@@ -358,3 +361,73 @@ def _stand_in(app: Any, found: Any) -> Celery:
             if isinstance(value, PLAIN):
                 plain.conf[name] = value
     return plain
+
+
+# -- the client of an app --------------------------------------------------------------------------
+
+#: The attribute of the app that stores the Redis client.
+#: Users may set this attribute to their own client.
+REDBEAT_REDIS_KEY: Final = "redbeat_redis"
+#: The attribute of the app that stores redis-py's ``Sentinel`` object, if Sentinel is used.
+REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
+
+# Two threads that call get_redis() at the same time must get the same client.
+_creation_lock = RLock()
+
+
+def get_redis(app: App | None = None) -> Any:
+    """Return the Redis client of ``app`` (default: the current app).
+
+    The first call of the function creates the client. The client decodes replies to ``str``, and
+    retries failed commands for ``retry_period`` seconds. If the user has set ``app.redbeat_redis``,
+    the function returns the client of the user unchanged. Raises :exc:`~redbeat.ConfigurationError`
+    if the settings are invalid. No round trips.
+    """
+    app = real_app(app)
+    with _creation_lock:
+        client: Any = getattr(app, REDBEAT_REDIS_KEY, None)
+        if client is None:
+            client = _make_client(app)
+            setattr(app, REDBEAT_REDIS_KEY, client)
+    return client
+
+
+def _make_client(app: Celery) -> Any:
+    conf = ensure_conf(app)
+    conf.report()
+    client = build(client_parameters(conf.endpoint))
+    sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    if sentinel is not None:
+        setattr(app, REDBEAT_SENTINEL_KEY, sentinel)
+    period = conf.redbeat_redis_options.get("retry_period")
+    return RetryingConnection(period, client) if period else client
+
+
+_provider: Callable[[Celery], Any] = get_redis
+
+
+def use_provider(provider: Callable[[Celery], Any]) -> None:
+    """Set the function that :func:`client_of` calls to get the client of an app."""
+    global _provider  # noqa: PLW0603 - one provider per process
+    _provider = provider
+
+
+def client_of(app: App | None = None) -> Any:
+    """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
+
+    A program can replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
+    of the function also logs the warnings about the settings, because Celery configures logging
+    only after the app is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are
+    invalid, or if the program provides a cluster client but the key prefix has no hash tag.
+    """
+    app = real_app(app)
+    conf = ensure_conf(app)
+    conf.report()
+    client = _provider(app)
+    conf.adopt(client)
+    return client
+
+
+def unretried(client: Any) -> Any:
+    """Return ``client`` without its automatic retries, for callers with their own retries."""
+    return client.wrapped_connection if isinstance(client, RetryingConnection) else client

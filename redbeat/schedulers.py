@@ -40,8 +40,8 @@ from redbeat.connection.urls import safe_url
 from redbeat.entries import decide, saving, state, verdicts
 from redbeat.printing import get_logger, plural
 
-from . import decoder
-from .config import App, RedBeatConfig, ensure_conf, is_mock
+from . import config, decoder
+from .config import App, RedBeatConfig, ensure_conf, get_redis, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
@@ -50,7 +50,6 @@ from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
 from .settings import LOG_EACH
 from .storage import checks, own_keys, scripts
-from .storage import client as clients
 from .storage.keys import layout_of
 from .storage.rows import Row
 from .storage.store import Store, store_of_shard
@@ -68,14 +67,13 @@ __all__ += ("stop_after_delay", "wait_exponential", "warnings")
 
 logger = get_logger("celery.beat")
 
-get_redis = clients.get_redis
-REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY = clients.REDBEAT_REDIS_KEY, clients.REDBEAT_SENTINEL_KEY
+REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY = config.REDBEAT_REDIS_KEY, config.REDBEAT_SENTINEL_KEY
 
 LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 
 # Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
 # the whole package.
-clients.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
+config.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 decoder.names = sys.modules[__name__]
 
 #: How many names of unfinished runs the last line of the log has.
@@ -233,7 +231,7 @@ class RedBeatScheduler(Scheduler):
         conf = conf_of(self.app)
         if self._layout_checked or conf.shards == 1:
             return
-        client = clients.unretried(clients.client_of(self.app))
+        client = config.unretried(config.client_of(self.app))
         try:
             problem = checks.layout_problem(conf, client, adopt=True)
         except (RedisError, OSError) as error:
@@ -257,7 +255,7 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def stores(self) -> list[Store]:
         """The store of each part of the schedule."""
-        client, conf = clients.unretried(clients.client_of(self.app)), conf_of(self.app)
+        client, conf = config.unretried(config.client_of(self.app)), conf_of(self.app)
         return [store_of_shard(conf, client, number) for number in range(conf.shards)]
 
     @cached_property
@@ -410,7 +408,7 @@ class RedBeatScheduler(Scheduler):
             logger.warning(UNUSED, "an assignment to schedule or data")
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
-        if is_mock(clients.client_of(self.app)):
+        if is_mock(config.client_of(self.app)):
             return
         rows, now = _due_rows(self.stores)
         if self._statics_unwritten or (not rows and any(map(len, self._statics))):
@@ -464,7 +462,7 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def _mocked(self) -> bool:
         """Whether a test replaced the app or the client, so that no beat can work."""
-        return is_mock(self.app) or is_mock(clients.client_of(self.app))
+        return is_mock(self.app) or is_mock(config.client_of(self.app))
 
     def _tick_alone(self) -> float:
         """Run the due entries without a beat."""

@@ -13,10 +13,10 @@ from redis import Redis
 from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.config import RedBeatConfig, ensure_conf, real_app
+from redbeat.config import RedBeatConfig, ensure_conf, get_redis, real_app
+from redbeat.connection.topology import build, client_parameters
 from redbeat.errors import ConfigurationError
 from redbeat.settings import MISSING, SETTINGS, find_setting
-from redbeat.storage.client import build_client, get_redis
 
 URL = "redis://localhost:6379/0"
 
@@ -399,7 +399,9 @@ def test_the_current_app_is_resolved() -> None:
 
 def cluster_client(port: int) -> RedisCluster:
     """Return a Cluster client that does not connect until its first command."""
-    client = build_client(config_of(redbeat_redis_url=f"redis-cluster://h:{port}"))
+    client = build(
+        client_parameters(config_of(redbeat_redis_url=f"redis-cluster://h:{port}").endpoint)
+    )
     assert isinstance(client, RedisCluster)
     return client
 

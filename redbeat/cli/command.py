@@ -23,12 +23,12 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
 from redbeat import errors
+from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.text import columns, moment
 from redbeat.printing import printable, warnings_to
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
-from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.storage.store import Store, store_of
 
 #: The package of django-celery-beat, whose entry class is not based on RedBeat.

@@ -12,14 +12,13 @@ from typing import Any, Final
 import click
 from redis.exceptions import RedisError
 
-from redbeat.config import ensure_conf
+from redbeat.config import client_of, ensure_conf, unretried
 from redbeat.connection.cluster import node_of
 from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
 from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
 from redbeat.storage import beats, checks, reading, store
-from redbeat.storage.client import client_of, unretried
 from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change

@@ -10,11 +10,10 @@ from celery import Celery
 from redis.sentinel import SentinelConnectionPool
 
 from redbeat.codec.stored import text_of
-from redbeat.config import ensure_conf, key_aside, values_in
+from redbeat.config import client_of, ensure_conf, key_aside, values_in
 from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
-from .client import client_of
 from .keys import layout_of
 
 #: The options of a message that name a queue, or that Celery makes the name of a queue from.

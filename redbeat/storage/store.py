@@ -18,10 +18,9 @@ from typing import Any, Final, cast
 from redis.exceptions import RedisError
 
 from redbeat.codec.stored import bytes_of, score_in, text_of
-from redbeat.config import App, RedBeatConfig, ensure_conf, is_mock, key_aside
+from redbeat.config import App, RedBeatConfig, client_of, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage import reading
-from redbeat.storage.client import client_of
 from redbeat.storage.keys import Keys, ShardedKeys, layout_of
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request, Row
 from redbeat.storage.scripts import load_script, runs_once

@@ -33,14 +33,13 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.config import RedBeatConfig, ensure_conf, get_redis, unretried
 from redbeat.connection.borrowing import connection_of
 from redbeat.connection.cluster import server_errors
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import client_parameters
+from redbeat.connection.topology import build, client_parameters
 from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
-from redbeat.storage.client import build_client, get_redis, unretried
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer
@@ -57,7 +56,7 @@ def make_app(broker: Any = BROKER, **settings: Any) -> Celery:
 
 
 def client_of(**settings: Any) -> Any:
-    return build_client(RedBeatConfig(make_app(**settings)))
+    return build(client_parameters(RedBeatConfig(make_app(**settings)).endpoint))
 
 
 def kwargs_of(**settings: Any) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.config import ensure_conf
+from redbeat.config import ensure_conf, get_redis, unretried
 from redbeat.connection.topology import client_parameters
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.client import get_redis, unretried
 from tests.acceptance.processes import Project
 from tests.certificates import write_certificates
 from tests.servers import RedisServer

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.storage.client import get_redis
+from redbeat.config import get_redis
 from redbeat.storage.scripts import load_script
 from tests.scheduler.conftest import World, clock, log, wire, world
 from tests.storage.conftest import store

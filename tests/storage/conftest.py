@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.storage.client import get_redis
+from redbeat.config import get_redis
 from redbeat.storage.store import Store
 from tests.deployments import STANDALONE, chosen_kind
 from tests.storage.places import KEYS, Place

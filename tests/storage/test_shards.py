@@ -15,7 +15,7 @@ from celery.schedules import schedule as interval
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.cli.options import complete_entries
-from redbeat.config import ensure_conf
+from redbeat.config import ensure_conf, get_redis
 from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
@@ -23,7 +23,6 @@ from redbeat.management.doctor import examine
 from redbeat.management.find import ORDERS, SORTS, Filter, Query, browse, in_order
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage import words
-from redbeat.storage.client import get_redis
 from redbeat.storage.keys import Keys, Layout
 from redbeat.storage.reading import BATCH, REPORTS_SINCE, static_among
 from redbeat.storage.store import ShardedStore, Store, store_of

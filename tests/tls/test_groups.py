@@ -17,8 +17,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.config import ensure_conf
-from redbeat.storage.client import get_redis
+from redbeat.config import ensure_conf, get_redis
 from tests.certificates import CertificateFiles
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler

@@ -13,9 +13,8 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.config import ensure_conf
+from redbeat.config import ensure_conf, get_redis, unretried
 from redbeat.entry import store_of
-from redbeat.storage.client import get_redis, unretried
 from redbeat.storage.store import Store
 from tests.faults.beats import Beats
 from tests.faults.entries import Schedule

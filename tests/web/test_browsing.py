@@ -13,10 +13,10 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.config import get_redis
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
-from redbeat.storage.client import get_redis
 from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long
