@@ -17,11 +17,11 @@ from kombu.exceptions import OperationalError
 from redis import exceptions
 
 from redbeat.beat.broker import impossible, is_about_one_message, is_refusal
-from redbeat.beat.redis_pipe import Capture
+from redbeat.beat.redis_pipe import Capture, is_idle
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
-from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
+from redbeat.connection.topology import connection_like
 from redbeat.entries.run import Run
 from redbeat.entries.runs import cause_of
 from redbeat.errors import NoQueueError, RedBeatError, described

@@ -10,7 +10,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.borrowing import connect, connection_like
+from redbeat.connection.topology import connection_like
 
 #: The commands that send a message, and those that only accompany it.
 MESSAGES: Final = frozenset({"LPUSH", "PUBLISH"})
@@ -177,3 +177,23 @@ class RedisPipe(Capture):
 
     def close(self) -> None:
         self._connection.disconnect()
+
+
+def connect(connection: Any) -> None:
+    """Open ``connection`` if it is not open, or if the server has closed it.
+
+    The connection must have no pending reply. Raises redis-py's errors if the server cannot be
+    reached. Takes no round trip if the connection is open.
+    """
+    connection.connect()
+    if not is_idle(connection):
+        connection.disconnect()
+        connection.connect()
+
+
+def is_idle(connection: Any) -> bool:
+    """Return whether the connection is open and has no unread reply."""
+    try:
+        return not connection.can_read()
+    except BROKEN:
+        return False

@@ -1,17 +1,20 @@
-"""A Redis client that retries commands, scripts, locks and scans."""
+"""A Redis client that retries commands, scripts, locks and scans, and commands sent together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from redis import exceptions
+from redis.client import NEVER_DECODE
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, stop_never
 from tenacity.wait import wait_random_exponential
 
 from redbeat.printing import get_logger
+
+from .cluster import server_errors
 
 logger = get_logger("celery.beat")
 
@@ -110,3 +113,23 @@ def _log_attempt(command: str, state: RetryCallState) -> None:
     wait = state.next_action.sleep if state.next_action else 0.0
     message = "Redis: %s failed at attempt %d, next attempt in %.2f s: %s: %s"
     logger.warning(message, command, state.attempt_number, wait, type(error).__name__, error)
+
+
+def replies_to(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the replies to commands, as bytes, or the error in their place. One round trip.
+
+    Retries all commands, if ``client`` retries commands.
+    """
+    commands = list(commands)
+
+    def execute() -> list[Any]:
+        pipe = client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command, **{NEVER_DECODE: True})
+        with server_errors():
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
+    if isinstance(client, RetryingConnection):
+        return client.call(f"pipeline of {len(commands)} commands", execute)
+    return execute()

@@ -19,7 +19,6 @@ from redis.sentinel import Sentinel
 from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
 
-from .borrowing import connection_like
 from .cluster import LateCluster, server_errors
 from .endpoint import BUILDER_OPTIONS, Endpoint, Source, check_options
 from .tls import tls_settings, with_tls
@@ -231,6 +230,11 @@ def _cluster(parameters: Parameters) -> RedisCluster:
         f"{endpoint.options.setting}"
     )
     return LateCluster(remedy, startup_nodes=nodes, **kwargs)
+
+
+def connection_like(pool: Any) -> Any:
+    """Return a new, unopened connection that has the options of ``pool`` but is not in ``pool``."""
+    return pool.connection_class(**pool.connection_kwargs)
 
 
 @contextmanager

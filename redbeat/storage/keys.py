@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import bytes_of, text_of
 from redbeat.config import KEYS_ASIDE, RedBeatConfig, key_aside
-from redbeat.connection.borrowing import replies_to
+from redbeat.connection.retrying import replies_to
 
 
 def _key_aside(what: str) -> cached_property[str]:

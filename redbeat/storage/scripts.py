@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,7 +17,6 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
-from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import is_cluster, node_of, refreshing, server_errors
 
 #: A client with at most this number of connections cannot send commands while a script runs.
@@ -110,6 +110,31 @@ class Script:
                 return client.execute_command("EVALSHA", self.sha, *rest, **options)
             except NoScriptError:
                 return client.execute_command("EVAL", self.text, *rest, **options)
+
+
+def connection_of(pool: Any, command: str) -> Any:
+    """Return a connection from ``pool`` on which the caller will send ``command``."""
+    try:
+        return pool.get_connection()
+    except TypeError:  # redis-py before 5.3 requires the name of the command
+        return pool.get_connection(command)
+
+
+@contextmanager
+def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
+    """Return ``connection`` to ``pool`` at the end of a ``with`` block.
+
+    If ``keep`` is true, the connection returns to the pool only after an error. After an error, the
+    connection is closed, because it may have an unread reply.
+    """
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        pool.release(connection)
+        raise
+    if not keep:
+        pool.release(connection)
 
 
 def runs_once(client: Any) -> bool:

@@ -34,12 +34,12 @@ from redis.sentinel import (
 )
 
 from redbeat.config import RedBeatConfig, ensure_conf, get_redis, unretried
-from redbeat.connection.borrowing import connection_of
 from redbeat.connection.cluster import server_errors
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import build, client_parameters
 from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
+from redbeat.storage.scripts import connection_of
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer

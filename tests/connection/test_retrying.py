@@ -25,8 +25,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
-from redbeat.connection.borrowing import replies_to
-from redbeat.connection.retrying import RetryingConnection, is_retriable
+from redbeat.connection.retrying import RetryingConnection, is_retriable, replies_to
 from tests.servers import RedisServer
 
 SCRIPT = "return redis.call('INCRBY', KEYS[1], ARGV[1])"

@@ -153,9 +153,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "unread-reply-goes-back",
         "A connection with an unread reply goes back to its pool.",
-        "connection/borrowing.py",
+        "storage/scripts.py",
         "        connection.disconnect()\n        pool.release(connection)\n        raise",
         "        pool.release(connection)\n        raise",
-        ("tests/connection/test_borrowing.py",),
+        ("tests/storage/test_borrowing.py",),
     ),
 )

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from redbeat.connection.borrowing import borrowed, connection_of
+from redbeat.storage.scripts import borrowed, connection_of
 
 pytestmark = pytest.mark.standalone
 
