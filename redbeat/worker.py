@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import datetime
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from celery import Celery, signals, states
@@ -44,9 +44,8 @@ NAME_HEADER: Final = "periodic_task_name"
 #: Each message that a beat sends has at least one of the headers ``RUN_HEADERS``.
 RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 
-#: Each run that this process executes, as the task's request and the start in monotonic seconds.
-#: The key contains the thread id, because two threads may run a message that was delivered twice.
-RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
+#: The attribute of a task's request with the start of a run, in monotonic seconds.
+STARTED: Final = "redbeat_started"
 
 #: The maximum time to connect to Redis, and to wait for a reply, in seconds.
 TIMEOUT: Final = 1.0
@@ -84,8 +83,8 @@ def enable(app: App) -> None:
 # -- receivers of Celery's signals -----------------------------------------------------------------
 
 
-def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
-    """Store the start of a run.
+def _started(task: Any, **_event: Any) -> None:
+    """Note the start of a run.
 
     Celery calls this function for each task of a worker; the function ignores tasks that no beat
     sent.
@@ -95,7 +94,7 @@ def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
     headers = fields.get("headers")
     is_of_beat = not fields.keys().isdisjoint(RUN_HEADERS)
     if is_of_beat or (headers and not headers.keys().isdisjoint(RUN_HEADERS)):
-        RUNNING[task_id, get_ident()] = request, time.monotonic()
+        setattr(request, STARTED, time.monotonic())
 
 
 #: Maps the state of a task in Celery to the state of the run.
@@ -109,22 +108,17 @@ STATES: Final[dict[str, RunState]] = {
 }
 
 
-def _ended(
-    task_id: str = "", task: Any = None, state: str | None = "", retval: Any = None, **_kwargs: Any
-) -> None:
+def _ended(task_id: str, task: Any, state: str | None, retval: Any, **_event: Any) -> None:
     """Report the end of a run in the process that executed the task.
 
     A task that no beat sent is not reported. A requeued task is not reported either, because its
-    run has not ended. ``state`` is None if the process
-    is about to exit, or if Celery had an internal error. If ``state`` is None, this function
-    reports nothing, because the receiver of another signal may report the end.
+    run has not ended. ``state`` is None if the process is about to exit, or if Celery had an
+    internal error; then the receiver of another signal may report the end.
     """
-    found = RUNNING.pop((task_id, get_ident()), None)
-    if found is None:
-        return
-    request, started = found
+    request = task.request
+    started = getattr(request, STARTED, None)
     requeued = state == states.REJECTED and getattr(retval, "requeue", False)
-    if state is None or requeued:
+    if started is None or state is None or requeued:
         return
     error = retval if isinstance(retval, BaseException) and state != states.IGNORED else None
     if state == states.RETRY:
@@ -133,43 +127,30 @@ def _ended(
     _report(task.app, request, task_id, STATES.get(state, "failed"), error, seconds)
 
 
-def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
+def _lost(task_id: str, sender: Any, exception: Any, **_event: Any) -> None:
     """Report the end of a run whose process died, or whose time limit was exceeded.
 
     If the process that executed the task still exists, the process itself reports the failure.
     """
-    if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
-        request = getattr(sender, "request", None)
-        if request is not None and request.id == task_id:
-            _report(sender.app, request, task_id, "failed", exception)
+    is_lost = isinstance(exception, (WorkerLostError, TimeLimitExceeded))
+    if is_lost and sender.request.id == task_id:
+        _report(sender.app, sender.request, task_id, "failed", exception)
 
 
-def _broken(
-    task_id: str = "",
-    sender: Any = None,
-    request: Any = None,
-    exception: Any = None,
-    **_kwargs: Any,
-) -> None:
+def _broken(task_id: str, sender: Any, request: Any, exception: Any, **_event: Any) -> None:
     """Report the end of a run after an internal error of Celery."""
     _report(sender.app, request, task_id, "failed", exception)
 
 
-def _revoked(
-    request: Any = None,
-    sender: Any = None,
-    terminated: bool = False,
-    expired: bool = False,
-    **_kwargs: Any,
-) -> None:
+def _revoked(sender: Any, request: Any, terminated: bool, expired: bool, **_event: Any) -> None:
     """Report the end of a run that was revoked, has expired or was terminated."""
     reason = "expired" if expired else "terminated" if terminated else None
     _report(sender.app, request, request.id, "revoked", reason)
 
 
-def _refused(sender: Any = None, message: Any = None, exc: Any = None, **_kwargs: Any) -> None:
+def _refused(sender: Any, message: Any, exc: Any, **_event: Any) -> None:
     """Report a run that a worker refused because the task is unknown or the message is invalid."""
-    headers = getattr(message, "headers", None) or {}
+    headers = message.headers or {}
     _report(sender.app, headers, headers.get("id"), "failed", exc)
 
 
@@ -340,11 +321,11 @@ def _reports_of(app: Celery) -> Reports | None:
 
     An error in the settings is logged only once.
     """
-    reports: Reports | None = getattr(app, REPORTS, None)
-    if reports is None and REPORTS not in vars(app):
+    if REPORTS not in vars(app):
         try:
-            reports = Reports(app)
+            setattr(app, REPORTS, Reports(app))
         except Exception as error:
             logger.warning("Could not record the ends of runs: %s", error)
-        setattr(app, REPORTS, reports)
+            setattr(app, REPORTS, None)
+    reports: Reports | None = getattr(app, REPORTS)
     return reports

@@ -461,20 +461,24 @@ def test_the_failure_of_a_task_is_reported_by_its_end_only(worker: Worker) -> No
 
 
 def test_a_failure_of_celery_itself(worker: Worker) -> None:
-    request = {"headers": worker.headers}
-    signals.task_internal_error.send(sender=worker.task, task_id=worker.id, request=request)
+    request, error = {"headers": worker.headers}, OSError()
+    signals.task_internal_error.send(
+        sender=worker.task, task_id=worker.id, request=request, exception=error
+    )
     assert not worker.is_running
 
 
 def test_a_run_that_is_revoked_or_expired(worker: Worker) -> None:
-    signals.task_revoked.send(sender=worker.task, request=worker.request)
+    signals.task_revoked.send(
+        sender=worker.task, request=worker.request, terminated=False, expired=True
+    )
     assert not worker.is_running
 
 
 @pytest.mark.parametrize("signal", [signals.task_unknown, signals.task_rejected])
 def test_a_message_without_a_known_task(worker: Worker, signal: Any) -> None:
     message = SimpleNamespace(headers={**worker.headers, "id": worker.id})
-    signal.send(sender=Sender(worker.world.app), message=message)
+    signal.send(sender=Sender(worker.world.app), message=message, exc=None)
     assert not worker.is_running
 
 
@@ -483,7 +487,7 @@ def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
     worker.task.request = worker.request_with()
     worker.postrun(states.SUCCESS)
     message = SimpleNamespace(headers=None)
-    signals.task_rejected.send(sender=Sender(worker.world.app), message=message)
+    signals.task_rejected.send(sender=Sender(worker.world.app), message=message, exc=None)
     assert worker.world.calls() == before
 
 
