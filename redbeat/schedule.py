@@ -134,25 +134,20 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry, and return the removed entry.
+        """Remove an entry, and return the removed entry. Two round trips.
 
         If no entry has the name ``name``, the method returns ``default``, or raises KeyError
         without a ``default``. If several callers pop the same entry, only one caller gets the
-        entry. If Redis's reply is lost, the entry may be deleted although KeyError is raised. The
-        method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two round trips.
+        entry. If Redis's reply is lost, the entry may be deleted although KeyError is raised. What
+        another program saves between the two round trips is removed, too. The method does not
+        remove an unreadable entry, but raises :exc:`DecodeError`.
         """
-
         try:
-            if self.entry_class.overrides("from_key"):
-                self[name]  # the class has something to say about the entry
-            row = edits.pop(self._store, self._key(name), self._entry_of)
-            if row is None:
-                raise KeyError(name)
+            return super().pop(name)
         except KeyError:
             if default is MISSING:
                 raise
             return default
-        return self._entry_of(row)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all entries, including unreadable entries."""

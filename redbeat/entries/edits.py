@@ -198,34 +198,18 @@ def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
     a beat records during the call.
     """
 
-    def check(row: Row) -> None:
-        if changes.texts_in(row) != texts:
-            raise ConflictError(key)
-
-    try:
-        pop(store, key, check)
-    except (ConflictError, DecodeError):
-        return False
-    return True
-
-
-def pop(store: Store, key: str, check: Callable[[Row], object] = lambda row: row) -> Row | None:
-    """Delete an entry, and return what was stored; None if another caller was faster, or none is.
-
-    Raises what ``check`` raises for what is stored, and then deletes nothing. Takes two round
-    trips, and one more for each change of the entry in between.
-    """
-
     def removed(row: Row, _now: float) -> Change | None:
-        if row.problem:
-            raise DecodeError("definition", not_an_entry(key))
-        if row.definition is None:
+        if row.definition is None and not row.problem:
             return None
-        check(row)
+        if row.problem or changes.texts_in(row) != texts:
+            raise ConflictError(key)
         return deletion(key, row)
 
-    row = change_all(store, [key], removed, new=True).get(key)
-    return None if row is None or row.definition is None else row
+    try:
+        change_all(store, [key], removed, new=True)
+    except ConflictError:
+        return False
+    return True
 
 
 def forget(store: Store, members: Iterable[str]) -> None:

@@ -249,7 +249,5 @@ def test_a_change_without_a_key_is_made_in_every_part(app: Celery) -> None:
 def test_programs_edit_entries_of_all_parts(app: Celery) -> None:
     entries = save_all(app)
     store = store_of(app)
-    popped = edits.pop(store, entries[3].key)
-    assert popped is not None
-    assert popped.key == entries[3].key
+    assert edits.delete_unchanged(store, entries[3].key, entries[3].seen_texts)
     assert edits.delete(store, [entry.key for entry in entries]) == SHARDS - 1

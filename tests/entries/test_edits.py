@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from redbeat import ConflictError, DecodeError, InvalidEntryError, RedBeatSchedulerEntry
+from redbeat import ConflictError, InvalidEntryError, RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import edits, saving
 from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Pause, Quarantine, Results
-from redbeat.storage.rows import Row
 from tests.deployments import PREFIX
 from tests.entries.worlds import HOUR, KEYS, World, hold_at, near, nothing
 
@@ -222,29 +221,6 @@ def test_an_unchanged_entry_is_deleted(world: World) -> None:
     assert not world.stored()
 
 
-def test_one_of_two_pops_the_entry(world: World) -> None:
-    entry = world.saved()
-    found: list[Row | None] = []
-    world.store.before = [None, lambda: found.append(edits.pop(world.other, entry.key))]
-    assert edits.pop(world.store, entry.key) is None
-    (row,) = found
-    assert row is not None
-    assert row.definition == entry.seen_texts[0]
-    assert not world.stored()
-    assert world.score() is None
-
-
-def test_a_pop_has_what_was_there_when_it_deleted(world: World) -> None:
-    entry = world.saved()
-    world.trigger()
-    world.store.before = [None, world.run]
-    row = edits.pop(world.store, entry.key)
-    assert row is not None
-    assert saving.entry_of(row, world.app, RedBeatSchedulerEntry).total_run_count == 1
-    assert not world.stored()
-    assert edits.pop(world.store, entry.key) is None
-
-
 def test_an_entry_made_again_after_a_lost_reply_is_not_deleted(world: World) -> None:
     entry = world.saved()
     world.store.lost = [None, lambda: saving.save(world.other, [world.entry(args=[2])])]
@@ -252,10 +228,9 @@ def test_an_entry_made_again_after_a_lost_reply_is_not_deleted(world: World) -> 
     assert world.definition()["args"] == [2]
 
 
-def test_what_cannot_be_read_is_not_popped(world: World) -> None:
+def test_what_cannot_be_read_is_not_deleted(world: World) -> None:
     world.client.set(world.key(), "text")
-    with pytest.raises(DecodeError):
-        edits.pop(world.store, world.key())
+    assert not edits.delete_unchanged(world.store, world.key(), ("", ""))
     assert world.client.get(world.key()) == "text"
 
 
@@ -280,14 +255,3 @@ def test_an_edit_of_calendars_ends_a_quarantine(world: World) -> None:
     edits.make_due(world.store, [entry.key])
     assert (world.state().quarantine, world.aside("quarantine")) == (None, [])
     assert world.is_due()
-
-
-def test_a_check_can_refuse_a_pop(world: World) -> None:
-    entry = world.saved()
-
-    def check(row: Row) -> None:
-        raise LookupError(row.key)
-
-    with pytest.raises(LookupError):
-        edits.pop(world.store, entry.key, check)
-    assert world.stored()
