@@ -769,10 +769,7 @@ class Beat:
 
     def _give_back(self, run: Run) -> Row:
         """Give back a run that is held, or recorded and not tried; return its row after that."""
-        if run.stage == HOLD:
-            change = self._outcome.release(run, float(run.row.score or run.now))
-        else:
-            change = self._outcome.put_back(run)
+        change = self._outcome.put_back(run, float(run.row.score or run.now))
         self._turn.add(change, run)
         return run.row._replace(state=change.set[STATE])
 

@@ -116,53 +116,33 @@ class Outcome:
             return Change(run.row.key, score=rest.score)
         return self._guarded(self._change(run, rest, mark_run=False), run)
 
-    def release(self, run: Run, score: float) -> Change:
-        """Return the change that gives back a held run, due at ``score``.
+    def put_back(self, run: Run, score: float, failing: states.Failing | None = None) -> Change:
+        """Return the change that leaves a decided run to the look at ``score``, as if not tried.
 
-        A run that has perhaps left stays decided: the next look sends it again, with its id.
+        It takes back the hold or the record of the run. A run that has perhaps left stays decided:
+        the next look sends it again, with its id. ``failing`` is why it was not sent.
         """
-        run.stage = RELEASE
-        stored, held = run.held_state or run.state, run.send.held
-        if run.left and stored.hold is not None:
-            held = stored.hold._replace(until=score)
-        state = verdicts.release(stored, held)
-        return changes.change_of(run.stored or run.row, state, score=score)
+        is_recorded, run.stage = run.stage == FIRST, RELEASE
+        stored, row = run.held_state or run.state, run.row
+        failing = failing or run.verdict.known.state.failing
+        state = verdicts.put_back(run.verdict, stored, run.now, failing, unsure=run.left)
+        is_held = state.hold is not None
+        change = changes.change_of(run.stored or row, state, hold=is_held, score=score)
+        if is_recorded and run.stored is not None:
+            change.replaces = True
+            if row.meta is None:
+                change.unset = (words.META,)
+            else:
+                change.set[words.META] = row.meta
+            if row.definition is not None and run.stored.definition != row.definition:
+                change.set[words.DEFINITION] = row.definition
+        return change
 
     def decline(self, run: Run) -> Change:
         """Return the change that leaves an occurrence which user code does not send now."""
         assert run.own is not None
-        score = run.own.score if run.own.score is not None else run.now + DECLINED_FOR
-        if run.stage == FIRST:
-            return self.put_back(run, score)
-        run.stage = RELEASE
-        state = verdicts.release(run.held_state) if run.held_state else run.state.copy()
-        if run.history.last_run_at is None and state.due is None:
-            state.due = run.at.timestamp()
-        return changes.change_of(run.stored or run.row, state, score=score)
-
-    def put_back(
-        self, run: Run, score: float | None = None, failing: states.Failing | None = None
-    ) -> Change:
-        """Return the change that takes back the record of a run that was not sent.
-
-        The entry is due at ``score``, or when it was due before. ``failing`` is why.
-        """
-        run.stage = RELEASE
-        assert run.stored is not None
-        state, row = run.verdict.known.state.copy(), run.row
-        if score is None:
-            score = float(row.score or 0)
-        elif run.history.last_run_at is None and state.due is None:
-            state.due = run.at.timestamp()
-        state.failing = state.failing if failing is None else failing
-        change = changes.change_of(run.stored, state, score=score, replaces=True)
-        if row.meta is None:
-            change.unset = (words.META,)
-        else:
-            change.set[words.META] = row.meta
-        if row.definition is not None and run.stored.definition != row.definition:
-            change.set[words.DEFINITION] = row.definition
-        return change
+        score = run.own.score
+        return self.put_back(run, run.now + DECLINED_FOR if score is None else score)
 
     def not_running(self, run: Run) -> Change:
         """Return the change by which nothing waits for the end of a recorded run that was lost."""
@@ -177,21 +157,16 @@ class Outcome:
 
         Without a verdict, the schedule of the entry raised the error.
         """
-        row, stored = run.stored or run.row, run.held_state or run.state
-        is_decided, is_recorded = run.verdict is not None, run.stage == FIRST
-        run.stage = REST
+        row, before = run.row, (run.held_state or run.state).failing
+        is_decided = run.verdict is not None
         if is_decided:
             at = run.at.timestamp()
-        else:
-            at = stored.failing.due if stored.failing else _due(row, run.now)
-        failing = states.failed_again(stored.failing, run.now, reason_of(cause_of(error)), at)
-        if is_recorded and run.stored is not None:
+            failing = states.failed_again(before, run.now, reason_of(cause_of(error)), at)
             change = self.put_back(run, score, failing)
-        elif is_decided:
-            state = verdicts.put_back(run.verdict, stored, run.now, failing, unsure=run.left)
-            change = changes.change_of(row, state, hold=state.hold is not None, score=score)
         else:
-            state = stored.copy()
+            at = before.due if before else _due(row, run.now)
+            failing = states.failed_again(before, run.now, reason_of(cause_of(error)), at)
+            run.stage, state = RELEASE, run.state.copy()
             changes.keep_due(row, state)
             state.failing = failing
             change = changes.change_of(row, state, score=score)

@@ -32,7 +32,7 @@ from redbeat.storage.rows import Look, Row
 from redbeat.storage.store import Store
 from redbeat.storage.words import INBOX
 
-from .surroundings import LIBRARY, OURS, USER, judge, overridden, whose
+from .surroundings import LIBRARY, OURS, USER, judge, overridden
 
 if TYPE_CHECKING:
     from .beat import Beat
@@ -201,16 +201,12 @@ class OwnCode:
         )
         if judged != self._judged:
             self._judged = judged
-            self._judge(kind, entry)
+            self._judge(entry)
 
-    def _judge(self, kind: type, entry: Any) -> None:
-        app, own = self._app, vars(self._scheduler)
-        methods = [judge(kind, name) for name in OF_SCHEDULER]
-        replaced = {name: whose(own[name]) for name in OF_SCHEDULER if name in own}
-        users = [f"{kind.__name__}.{name}" for name, one in replaced.items() if one == USER]
+    def _judge(self, entry: Any) -> None:
+        app, scheduler = self._app, self._scheduler
         entry_class = entry if isinstance(entry, type) else RedBeatSchedulerEntry
-        method = overridden(kind, OF_SCHEDULER) or next(iter(users), "")
-        method = method or overridden(entry_class, OF_ENTRY)
+        method = overridden(scheduler, OF_SCHEDULER) or overridden(entry_class, OF_ENTRY)
         #: The overridden method of the scheduler or its ``Entry`` class, as ``Class.method``; "".
         self.method = method
         #: Whether the objects of entries decide whether they are due, also before their time.
@@ -218,25 +214,22 @@ class OwnCode:
         eager = "task_always_eager" if app.conf.task_always_eager else ""
         #: Why all runs go through the hold: :attr:`method`, a patched ``Task``, eager tasks; "".
         self._all = method or overridden(Task, (APPLY,)) or eager
-        wrapped = LIBRARY in methods or LIBRARY in replaced.values()
+        wrapped = LIBRARY in [judge(scheduler, name) for name in OF_SCHEDULER]
         calls = bool(method) and not method.endswith(f".{TICK}")
         #: Whether all runs have an entry object, and whether code of others sees all runs.
         self._makes_entries = wrapped or calls or entry is not RedBeatSchedulerEntry
-        self._has_others = bool(self._all) or self._makes_entries or self._publishes_otherwise(kind)
+        self._has_others = bool(self._all) or self._makes_entries or self._publishes_otherwise()
 
-    def _publishes_otherwise(self, kind: type) -> bool:
+    def _publishes_otherwise(self) -> bool:
         """Return whether code of others takes part in all messages, but need not be told of runs.
 
         For example a library that wraps ``Task.apply_async``, or a subclass of Celery.
         """
         app, producer = self._app, getattr(self._scheduler, "Producer", None)
-        return (
-            judge(Task, APPLY) != OURS
-            or judge(type(app), "send_task") != OURS
-            or "send_task" in vars(app)
-            or judge(kind, "producer") != OURS
-            or (producer or app.amqp.Producer) is not Producer
-        )
+        functions = (Task, APPLY), (app, "send_task"), (type(self._scheduler), "producer")
+        if any(judge(owner, name) != OURS for owner, name in functions):
+            return True
+        return (producer or app.amqp.Producer) is not Producer
 
     # -- what to ask about a run ---------------------------------------------------------------
 
@@ -309,7 +302,13 @@ class OwnCode:
     def _entry_of(self, run: Run) -> RedBeatSchedulerEntry:
         rule, make = run.rule, self._scheduler.Entry
         if make.overrides("from_key"):
-            return self._load(make, rule.key)
+            try:
+                loaded: RedBeatSchedulerEntry = make.from_key(rule.key, app=self._app)
+            except (RedBeatError, RedisError, OSError):
+                raise
+            except Exception as error:
+                raise CannotRunHereError(described(error)) from error
+            return loaded
         known = self._entries.get(rule.key)
         if known is None or known[0] is not rule or type(known[1]) is not make:
             if len(self._entries) >= MOST_ENTRIES:
@@ -319,15 +318,6 @@ class OwnCode:
             made.schedule, made.args, made.kwargs = rule.schedule, rule.args, rule.kwargs
             known = self._entries[rule.key] = rule, made
         return copy.deepcopy(known[1])
-
-    def _load(self, make: Any, key: str) -> RedBeatSchedulerEntry:
-        try:
-            loaded: RedBeatSchedulerEntry = make.from_key(key, app=self._app)
-        except (RedBeatError, RedisError, OSError):
-            raise
-        except Exception as error:
-            raise CannotRunHereError(described(error)) from error
-        return loaded
 
 
 def _part_in(run: Run) -> decide.Run:

@@ -113,17 +113,21 @@ def _file_of_class(cls: type) -> str:
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
 
 
-def judge(cls: type, name: str) -> str:
-    """Return whose code the method ``name`` of a class is.
+def judge(owner: Any, name: str) -> str:
+    """Return whose code the method ``name`` of a class or an object is.
 
     What a subclass overrides is the user's, wherever it lives. What stands in a class of ours is
     ours, unless somebody replaced it.
     """
-    base = next((one for one in cls.__mro__ if _is_ours(one)), None)
-    for owner in cls.__mro__:
+    if not isinstance(owner, type):
         if name in vars(owner):
-            value = vars(owner)[name]
-            if _is_ours(owner):
+            return whose(vars(owner)[name])
+        owner = type(owner)
+    base = next((one for one in owner.__mro__ if _is_ours(one)), None)
+    for cls in owner.__mro__:
+        if name in vars(cls):
+            value = vars(cls)[name]
+            if _is_ours(cls):
                 return whose(value)
             return OURS if value is getattr(base, name, None) else USER
     return OURS
@@ -133,12 +137,13 @@ def _is_ours(cls: type) -> bool:
     return _file_of_class(cls).startswith(HOMES)
 
 
-def overridden(cls: type, names: Iterable[str]) -> str:
+def overridden(owner: Any, names: Iterable[str]) -> str:
     """Return the first method that is the user's, as ``Class.method``; "" if there is none."""
+    cls = owner if isinstance(owner, type) else type(owner)
     for name in names:
-        if judge(cls, name) == USER:
-            owner = next(owner for owner in cls.__mro__ if name in vars(owner))
-            return f"{owner.__name__}.{name}"
+        if judge(owner, name) == USER:
+            holder = next((one for one in cls.__mro__ if name in vars(one)), cls)
+            return f"{holder.__name__}.{name}"
     return ""
 
 

@@ -773,17 +773,6 @@ def hold(verdict: Verdict, state: State, meta: str | None, until: float, task_id
     return new
 
 
-def release(state: State, held: Hold | None = None) -> State:
-    """Return the state without its hold, because its run was not tried.
-
-    ``held`` is the dead hold that the run would have repeated (``send.held``). It comes back, for
-    it may have left already, and the next beat repeats it.
-    """
-    new = state.copy()
-    new.hold, new.marks = held, state.marks._replace(hold="")
-    return new
-
-
 def put_back(
     verdict: Verdict, state: State, until: float, failing: states.Failing | None, *, unsure: bool
 ) -> State:

@@ -69,7 +69,7 @@ class World:
             RECORD: lambda: (self.outcome.hold(run), self.outcome.record(run))[1],
             FIRST: lambda: self.outcome.first(run),
             REST: lambda: self.outcome.rest(run),
-            RELEASE: lambda: (self.outcome.hold(run), self.outcome.release(run, 1.0))[1],
+            RELEASE: lambda: (self.outcome.hold(run), self.outcome.put_back(run, 1.0))[1],
         }
         return run, changes[stage]()
 
@@ -152,10 +152,23 @@ def test_a_run_that_is_given_back_stays_decided_if_it_perhaps_left(
     run, _ = world.run(HOLD)
     run.left = left
 
-    change = world.outcome.release(run, 1.0)
+    change = world.outcome.put_back(run, 1.0)
 
     hold = State.read(change.set["beat_state"], None).hold
     assert (hold and hold.id) == ("id" if left else None)
+
+
+def test_a_last_run_that_could_not_be_sent_has_not_finished_its_entry(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run, _ = world.run(INSIDE, max_runs=1)
+    run.left = False
+
+    world.outcome.failure(run, ValueError("no such queue"), 1.0)
+
+    assert world.outcome.after(run, Answer(DONE), False) == NOTHING
+    assert "has finished" not in caplog.text
 
 
 def test_a_published_run_that_is_still_held_is_recorded_over_the_edit(world: World) -> None:

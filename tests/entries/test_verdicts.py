@@ -48,7 +48,6 @@ from redbeat.entries.verdicts import (
     judge,
     put_back,
     record,
-    release,
     with_inbox,
 )
 from redbeat.schedules.calendars import Calendar, Exclusion
@@ -877,15 +876,15 @@ def test_a_hold_that_was_not_tried_is_released() -> None:
     entry = Entry(rule_of())
     first = entry.hold(NOW + 61)
     dead = entry.now.hold
-    entry.state = release(entry.now).text()
+    assert dead is not None
+    entry.state = put_back(first, entry.now, NOW + 61, None, unsure=False).text()
     assert (entry.now.hold, entry.now.marks.hold) == (None, "")
     entry.turn(NOW + 62)
     assert entry.times == [60.0]
     entry.change(hold=dead)
     again = entry.hold(NOW + 95)
-    assert again.send is not None
-    entry.state = release(entry.now, again.send.held).text()
-    assert entry.now.hold == dead  # the dead beat may have sent it
+    entry.state = put_back(again, entry.now, NOW + 95, None, unsure=False).text()
+    assert entry.now.hold == dead._replace(until=NOW + 95)  # the dead beat may have sent it
     assert entry.task_id(entry.judge(NOW + 96)) == entry.task_id(first)
 
 
@@ -899,8 +898,8 @@ def test_under_another_meta_a_dead_hold_is_void() -> None:
 
 def test_a_first_run_that_is_held_keeps_its_nominal_time() -> None:
     entry = Entry(rule_of(), None)
-    entry.hold(NOW + 3)
-    entry.state = release(entry.now).text()
+    verdict = entry.hold(NOW + 3)
+    entry.state = put_back(verdict, entry.now, NOW + 3, None, unsure=False).text()
     entry.score = NOW + 3
     entry.turn(NOW + 4)
     assert entry.times == [0.0]

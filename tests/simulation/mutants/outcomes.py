@@ -76,7 +76,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "give-back-as-done",
         "A run that was recorded first and not tried is not put back: it is lost.",
         "beat/beat.py",
-        "change = self._outcome.put_back(run)\n        self._turn.add(change, run)",
+        "change = self._outcome.put_back(run, float(run.row.score or run.now))\n"
+        "        self._turn.add(change, run)",
         "return run.row\n        self._turn.add(change, run)",
         (
             "tests/beat/test_beat.py",
@@ -88,8 +89,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "broker-failure-as-unsent",
         "A message that the broker may have accepted is put back as unsent.",
         "beat/outcome.py",
-        "if run.left and stored.hold is not None:",
-        "if False:",
+        "run.now, failing, unsure=run.left)",
+        "run.now, failing, unsure=False)",
         (
             "tests/beat/test_outcome.py",
             "tests/beat/test_beat.py",
