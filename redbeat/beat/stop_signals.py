@@ -113,19 +113,15 @@ class HeldSignals:
         if held is not None:
             os.kill(os.getpid(), held)
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _hold(self, number: int, _frame: FrameType | None) -> None:
         STOP.signalled()
         if not self.pending:
             self._held, self.pending = number, True
             return
-        handler = self._handlers[number]
         self._restore()
-        # Call only one handler, because some handlers exit the process at a second call.
+        # Only one handler runs, because some handlers exit the process at a second call.
         self._held = None
-        if callable(handler):
-            handler(number, frame)
-        else:
-            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
 
     def _restore(self) -> None:
         handlers, self._handlers = self._handlers, {}

@@ -24,8 +24,9 @@ DUE, LOCK = b"due", b"lock"
 #: Seconds between two checks whether the beat service was stopped.
 SLICE = 0.25
 
-#: Seconds without a message after which a subscription is checked with a ping.
-PING_INTERVAL = 30.0
+#: Seconds without a message after which a beat subscribes again, because it cannot tell a quiet
+#: channel from a connection that a firewall has dropped.
+LONGEST_SILENCE = 60.0
 
 #: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
@@ -65,8 +66,7 @@ class WakeUp:
         self._clock = clock
         self._sleep = sleep
         self._pubsub: Any = None
-        self._received_at = self._pinged_at = 0.0
-        self._waiting = False
+        self._received_at = 0.0
 
     def listen(self) -> bool:
         """Subscribe if there is no subscription; return True if a new subscription was made.
@@ -86,7 +86,7 @@ class WakeUp:
             # redis-py 5.0.0 cannot subscribe through Sentinel, and some clients not at all.
             self._lost(error)
             return False
-        self._received_at = self._pinged_at = self._clock()
+        self._received_at = self._clock()
         return True
 
     def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
@@ -95,32 +95,21 @@ class WakeUp:
         Returns False if ``stopping()`` returns true. Several messages during the wait count as one.
         """
         until = self._clock() + seconds
-        self._waiting = True
-        try:
-            while not stopping():
-                left = until - self._clock()
-                if left <= 0:
-                    return False
-                if self._receives(expected, min(left, SLICE)):
-                    # Without a limit, a program that publishes messages without a pause would
-                    # block the beat.
-                    for _ in range(MAX_DISCARDED):
-                        if not self._receives(expected, 0.0):
-                            break
-                    return True
-            return False
-        finally:
-            self._waiting = False
+        while not stopping():
+            left = until - self._clock()
+            if left <= 0:
+                return False
+            if self._receives(expected, min(left, SLICE)):
+                # Without a limit, a program that publishes messages without a pause would block
+                # the beat.
+                for _ in range(MAX_DISCARDED):
+                    if not self._receives(expected, 0.0):
+                        break
+                return True
+        return False
 
     def close(self) -> None:
-        """End the subscription; the next :meth:`listen` subscribes again.
-
-        Does nothing if a signal handler calls this method during :meth:`wait`.
-        """
-        if not self._waiting:
-            self._drop()
-
-    def _drop(self) -> None:
+        """End the subscription; the next :meth:`listen` subscribes again."""
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is None:
             return
@@ -138,12 +127,13 @@ class WakeUp:
         try:
             with HeldSignals(), server_errors():
                 message = self._pubsub.get_message(timeout=seconds)
-            if message is None:
-                self._check()
-                return False
         except (RedisError, OSError, ValueError) as error:
             # A ValueError means that another program has published invalid UTF-8 on the channel.
             self._lost(error)
+            return False
+        if message is None:
+            if self._clock() - self._received_at >= LONGEST_SILENCE:
+                self._lost("silent")
             return False
         self._received_at = self._clock()
         data = message.get("data")
@@ -152,17 +142,6 @@ class WakeUp:
             return self.wanted(text_of(message.get("channel")))
         return bool(data == expected)
 
-    def _check(self) -> None:
-        """Ping the server if the connection is silent; disconnect if the last ping got no reply."""
-        now = self._clock()
-        if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
-            return
-        if self._received_at < self._pinged_at:
-            self._lost("silent")
-            return
-        self._pinged_at = now
-        self._pubsub.ping()
-
     def _lost(self, why: object) -> None:
         logger.debug("beat: Lost the wake-up connection, subscribing again later: %r", why)
-        self._drop()
+        self.close()

@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
+from redbeat.beat.wakeup import WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
 from redbeat.schedules.calendars import Calendar
@@ -135,14 +135,13 @@ class Scenario:
         self._try(lambda: active_beats(beat.app))
 
     def listen(self) -> None:
-        """Listen for wake-up messages, and check the connection with a PING."""
+        """Listen for wake-up messages."""
         app = self._app()
         store = store_of(app)
         wakeup = WakeUp(store.client, store.keys.wakeup, self._clock, self._clock.advance)
         if not wakeup.listen():
             self.failures.append("cannot listen")
             return
-        self._clock.advance(PING_INTERVAL + 1)
         wakeup.wait(0.05, b"due", partial(next, iter([False]), True))
         wakeup.close()
 

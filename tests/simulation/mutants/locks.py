@@ -85,8 +85,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "wakeup-not-heard",
         "A waiting beat is not woken up when an entry is saved.",
         "beat/wakeup.py",
-        "                if self._receives(expected, min(left, SLICE)):\n",
-        "                if self._receives(expected, min(left, SLICE)) and False:\n",
+        "            if self._receives(expected, min(left, SLICE)):\n",
+        "            if self._receives(expected, min(left, SLICE)) and False:\n",
         (
             "calm",
             "tests/scheduler/test_wakeup.py",
