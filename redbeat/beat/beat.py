@@ -136,7 +136,6 @@ class Beat:
         self._own.check(conf.delivery == EXACTLY_ONCE)
         self._own_tick = OwnTick(self, scheduler, self._own)
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
-        self._lost_at = 0.0
         self._skip = trouble.SkipList()
         #: The problem in Redis, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
@@ -242,10 +241,8 @@ class Beat:
             self._record_before_exit()
             raise
         except (RedisError, OSError) as error:
-            answered, self._lost_at = self._turn.answered_at > self._lost_at, self._clock()
-            wait = self._failures.redis_failed(explained(error, self._store))
-            # A connection that breaks between answers again and again is no server that is away.
-            return min(wait, trouble.REDIS_WAIT.first) if answered else wait
+            why = explained(error, self._store)
+            return self._failures.redis_failed(why, self._turn.answered_at)
         except Exception as error:
             is_about_data = isinstance(error, (DecodeError, InvalidEntryError))
             if isinstance(error, errors.RedBeatError) and not is_about_data:

@@ -10,12 +10,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 from redis.lock import Lock
 
-from redbeat.errors import described
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger
 from redbeat.signals import emit, lock_acquired, lock_lost
@@ -196,9 +196,8 @@ class BeatLock:
 class CustomLock:
     """Wraps a lock object that a program assigned to ``scheduler.lock``.
 
-    Each tick calls the lock's ``extend``, or ``reacquire`` if there is no ``extend``. A
-    ``LockError`` means that the lock is lost. After a ``LockError``, each tick calls
-    ``acquire(blocking=False)`` until the call returns true.
+    Each tick calls the lock's ``extend``. A ``LockError`` means that the lock is lost. After a
+    ``LockError``, each tick calls ``acquire(blocking=False)`` until the call returns true.
 
     Arguments:
         lock: the program's lock object.
@@ -208,8 +207,6 @@ class CustomLock:
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        # Pass an int, as RedBeat 2 does. The minimum is 1, because 0 would delete the lock.
-        self._seconds = max(int(timeout), 1)
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
         #: How this beat lost the lock, for the log; "" if it did not lose the lock.
@@ -226,8 +223,7 @@ class CustomLock:
         except LockError as error:
             if self.leading:
                 self.lost = f"{self.key} ({error})"
-            acquire = getattr(self.lock, "acquire", None)
-            held = acquire is not None and bool(acquire(blocking=False))
+            held = bool(self.lock.acquire(blocking=False))
         if held and not self.leading:
             logger.info("beat: Acquired lock")
         self.lost = "" if held else self.lost
@@ -235,20 +231,19 @@ class CustomLock:
         return held
 
     def _extend(self) -> None:
-        extend = getattr(self.lock, "extend", None)
-        if extend is None:
-            getattr(self.lock, "reacquire", bool)()
-        elif getattr(type(self.lock), "extend", None) is Lock.extend:
+        # Pass an int, as RedBeat 2 does. The minimum is 1, because 0 would delete the lock.
+        seconds = max(int(self.timeout), 1)
+        if getattr(type(self.lock), "extend", None) is Lock.extend:
             # Without replace_ttl, redis-py would add the seconds to the remaining time to live.
-            extend(self._seconds, replace_ttl=True)
+            self.lock.extend(seconds, replace_ttl=True)
         else:
-            extend(self._seconds)
+            self.lock.extend(seconds)
 
     def release(self) -> None:
         """Release the lock; the lock object may raise an error if the lock is already lost."""
         logger.info("beat: Releasing lock")
         self.leading = None
-        getattr(self.lock, "release", bool)()
+        self.lock.release()
 
 
 class Lead:
@@ -289,13 +284,8 @@ class Lead:
         if lock is before or (isinstance(before, CustomLock) and lock is before.lock):
             return
         if isinstance(before, BeatLock) and before.leading:
-            try:
+            with suppress(RedisError, OSError):  # then it expires by itself
                 before.release()
-            except (RedisError, OSError) as error:
-                logger.warning(
-                    "beat: Could not release the previous lock, it expires by itself: %s",
-                    described(error),
-                )
         built_in = lock is None or isinstance(lock, BeatLock)
         self._lock = lock if built_in else CustomLock(lock, timeout)
         self._turn.lock = lock if built_in else None

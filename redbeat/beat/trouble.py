@@ -67,27 +67,22 @@ class Pace:
         self._rate = rate
         self._capacity = max(rate or 0.0, 1.0)
         self._tokens, self._refilled_at = self._capacity, 0.0
-        self._last_allowed: int | None = None
 
     def allowed(self, now: float) -> int | None:
         """Return the number of runs that are allowed now, None for no limit."""
-        if self._rate is not None:
-            self._tokens = min(
-                self._tokens + (now - self._refilled_at) * self._rate, self._capacity
-            )
-            self._refilled_at, self._last_allowed = now, int(self._tokens)
-        return self._last_allowed
+        if self._rate is None:
+            return None
+        tokens = self._tokens + (now - self._refilled_at) * self._rate
+        self._tokens, self._refilled_at = min(tokens, self._capacity), now
+        return int(self._tokens)
 
     def spend(self, count: int) -> None:
         """Remove ``count`` tokens from the bucket, one per run."""
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next token; infinity if the limit was not reached.
-
-        The limit was reached if the last call of :meth:`allowed` returned 0.
-        """
-        if self._rate is None or self._last_allowed:
+        """Return the seconds until the next token; infinity if there is one."""
+        if self._rate is None or self._tokens >= 1.0:
             return math.inf
         return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
 
@@ -147,10 +142,13 @@ class FailedTicks:
             logger.error(message, wait, reason, exc_info=traceback)
         return wait
 
-    def redis_failed(self, error: Exception) -> float:
-        """Log an error of Redis; return the seconds to wait."""
+    def redis_failed(self, error: Exception, answered_at: float) -> float:
+        """Log an error of Redis; return the seconds to wait.
+
+        ``answered_at`` is the local time of the last reply of Redis.
+        """
         self._health.failed()
-        self._last_at = self._clock()
+        answered, self._last_at = answered_at > self._last_at, self._clock()
         if not self.of_redis:
             self._first_at = self._last_at
             emit(redis_lost, self._scheduler, error=error)
@@ -165,7 +163,8 @@ class FailedTicks:
                 "beat: Redis %s, trying again every %.0f s: %s: %s: %s",
                 *(what, REDIS_WAIT.longest, self._url, kind, error),
             )
-        return REDIS_WAIT.after(self.of_redis)
+        # A connection that breaks between answers again and again is no server that is away.
+        return REDIS_WAIT.first if answered else REDIS_WAIT.after(self.of_redis)
 
     def end(self, answered_at: float) -> None:
         """Reset the failures after a tick without an error.
@@ -312,9 +311,8 @@ class Suspects:
     """
 
     def __init__(self) -> None:
+        self._hands: list[Hand] = []
         self._keys: list[str] = []
-        self._tokens: list[str] = []
-        self._alone: Counter[str] = Counter()
         #: The entry that the last look was about, alone; "" for an ordinary look.
         self.alone = ""
         #: The entries to set aside without loading them.
@@ -322,19 +320,17 @@ class Suspects:
 
     def note(self, hands: Iterable[Hand]) -> None:
         """Take in the notes of vanished beats."""
-        for token, keys, alone in hands:
-            if token in self._tokens:
-                continue
-            self._tokens.append(token)
-            self._keys += [key for key in keys if key not in self._keys]
-            if alone:
-                self._alone.update(keys)
-                self.guilty.update(key for key in keys if self._alone[key] >= ENOUGH)
-            else:
+        for hand in hands:
+            self._hands.append(hand)
+            self._keys += [key for key in hand.keys if key not in self._keys]
+            if not hand.alone:
                 logger.warning(
                     "beat: A beat vanished with %d entries in hand; looking at each of them alone",
-                    len(keys),
+                    len(hand.keys),
                 )
+                continue
+            alone = Counter(key for other in self._hands if other.alone for key in other.keys)
+            self.guilty.update(key for key in hand.keys if alone[key] >= ENOUGH)
 
     def next(self) -> str:
         """Return the key of the entry to look at next, alone; "" if there is none."""
@@ -353,9 +349,8 @@ class Suspects:
 
     def done(self) -> list[Change]:
         """Return the changes that forget the notes, once each entry was looked at."""
-        if self._keys or not self._tokens:
+        if self._keys or not self._hands:
             return []
-        tokens, self._tokens = self._tokens, []
+        hands, self._hands = self._hands, []
         self.guilty.clear()
-        self._alone.clear()
-        return [Change("", index=[["HDEL", HANDS, token] for token in tokens])]
+        return [Change("", index=[["HDEL", HANDS, hand.token] for hand in hands])]

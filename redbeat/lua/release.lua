@@ -3,14 +3,11 @@
 -- KEYS[1]  The lock (string).
 -- ARGV[1]  The token of the caller.
 -- ARGV[2]  The wake-up channel.
--- ARGV[3]  The beats (zset), which the Redis user may have no right to access.
--- ARGV[4]  The member of the beats to remove: the token of the caller with a suffix.
 --
 -- Returns 1 if the lock was released, 0 if the caller did not hold the lock.
 
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
-  redis.pcall('ZREM', ARGV[3], ARGV[4])
   -- An error of PUBLISH is ignored, because the Redis user may have no right to publish. A standby
   -- that receives no message finds the free lock at its next check, within a second.
   redis.pcall('PUBLISH', ARGV[2], 'lock')

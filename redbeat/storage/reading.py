@@ -112,11 +112,6 @@ class Presence(NamedTuple):
         """Return the beat for a member of the sorted set of beats and the score of the member."""
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
-    @property
-    def member(self) -> str:
-        """The member for this beat in the sorted set of beats."""
-        return self.token + LOCKED if self.locked else self.token
-
 
 class Counts(NamedTuple):
     """The number of entries of each kind, and the active beats.

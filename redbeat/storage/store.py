@@ -173,11 +173,12 @@ class Store(reading.Reading):
         self._read_aside("HSET", self.keys.stats, reading.LAYOUT, text)
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Acquire or extend the lock for ``ttl`` seconds. One round trip.
+        """Acquire or extend the lock for ``ttl`` seconds. One or two round trips.
 
         Returns False if another beat holds the lock.
         """
-        return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
+        is_free = self._read("SET", key, token, "NX", "PX", int(ttl * 1000))
+        return bool(is_free) or self.extend_lock(key, token, ttl)
 
     def extend_lock(self, key: str, token: str, ttl: float) -> bool:
         """Extend the lock to ``ttl`` seconds from now; return whether ``token`` holds the lock.
@@ -191,16 +192,7 @@ class Store(reading.Reading):
 
         One round trip.
         """
-        present = reading.Presence(token, 0.0, locked=True).member
-        args = [token, self.keys.wakeup, self.keys.beats, present]
-        return bool(self._run("release", [key], args))
-
-    def leave(self, token: str, locked: bool = False) -> None:
-        """Remove a beat from the active beats. One round trip.
-
-        ``locked`` must be true if the beat used the lock.
-        """
-        self._read_aside("ZREM", self.keys.beats, reading.Presence(token, 0.0, locked).member)
+        return bool(self._run("release", [key], [token, self.keys.wakeup]))
 
     # -- requests and replies -------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from celery.schedules import crontab, solar
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
 from redbeat.cli import COMMANDS, redbeat
 from redbeat.schedulers import get_redis
-from redbeat.storage.reading import Presence
 from tests.cli.commands import CommandResult, run_command
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
@@ -95,8 +94,8 @@ def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     app.conf.update(timezone="Europe/Paris", result_expires=None)
     client = get_redis(app)
     client.set("redbeat::lock", LEADER)
-    beats = [Presence(token, client.time()[0], locked=True) for token in (LEADER, STANDBY)]
-    client.zadd(".redbeat::beats", {beat.member: beat.seen for beat in beats})
+    seen = client.time()[0]
+    client.zadd(".redbeat::beats", {f"{token} lock": seen for token in (LEADER, STANDBY)})
     save_files(app)
     return app
 

@@ -49,7 +49,7 @@ sys.exit(main())
 @pytest.fixture
 def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
     """Run a proxy to a Redis that has the scripts; otherwise the first reply would be NOSCRIPT."""
-    for name in ("turn", "acquire", "release"):
+    for name in ("turn", "extend", "release"):
         schedule.client.script_load(load_script(name).text)
     with Proxy(schedule_redis.port) as proxy:
         yield proxy
@@ -198,7 +198,7 @@ def test_a_lock_that_was_taken_with_a_lost_reply_is_held(
     app.conf.update(redbeat_redis_url=proxy.url, redbeat_lock_timeout=60.0)
     lock = RedBeatScheduler(app).lock
     assert lock is not None
-    proxy.swallow_replies(count, TURN)
+    proxy.swallow_replies(count, b"SET")
     with suppress(RedisError):  # Whether the call fails depends on redis-py's retries.
         lock.acquire(blocking=False)
     assert proxy.struck > 0

@@ -106,7 +106,7 @@ CODEC = ("codec/types.py",)
 
 #: What else modules may parse, with the reason: module -> (reason, call, ...).
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "beat/lock.py": ("a setting", "int(timeout)"),
+    "beat/lock.py": ("a setting", "int(self.timeout)"),
     "beat/one_step.py": ("a setting", "int(pool.connection_kwargs.get('db') or 0)"),
     "beat/own_code.py": (
         "what the program returns; the time of Redis, and scores that it found due",
@@ -115,10 +115,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
     "beat/trouble.py": ("a rate", "int(self._tokens)"),
-    "beat/upkeep.py": (
-        "a cursor of Redis",
-        "int(cursor)",
-    ),
+    "beat/upkeep.py": ("a cursor of Redis", "int(cursor)"),
     "entries/decide.py": ("what is_due() of the program returns", "float(seconds)"),
     "entries/history.py": ("what a regular expression has checked", "map(int, usual.groups('0'))"),
     "entries/policy.py": (

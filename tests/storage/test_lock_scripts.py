@@ -1,4 +1,4 @@
-"""`acquire.lua`, `extend.lua` and `release.lua` change the lock without a turn."""
+"""The lock is acquired, extended and released without a turn."""
 
 from __future__ import annotations
 

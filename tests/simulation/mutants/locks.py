@@ -10,9 +10,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "acquire-takes-all",
         "Acquiring the lock succeeds although another beat holds it.",
-        "lua/acquire.lua",
-        "if holder and holder ~= ARGV[1] then",
-        "if false then",
+        "storage/store.py",
+        '"SET", key, token, "NX", "PX"',
+        '"SET", key, token, "PX"',
         ("tests/storage/test_lock_scripts.py",),
     ),
     Mutant(
