@@ -18,7 +18,6 @@ from redbeat.connection.cluster import is_cluster
 from redbeat.connection.endpoint import read_endpoint
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import build, client_parameters
-from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 
@@ -154,24 +153,12 @@ class RedBeatConfig(settings.Settings):
                 value = setting.kind.check(name, self.either_or(name, setting.value))
                 setattr(self, name.removeprefix(settings.PREFIX), value)
         self.lock_timeout = self.lock_timeout or None
-        if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
-            raise ConfigurationError(
-                f"redbeat_key_prefix is {self.key_prefix!r}, which does not support shards: use a "
-                f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
-            )
         deadline = self.app.conf.beat_cron_starting_deadline
         #: Celery's ``beat_cron_starting_deadline``, in seconds.
         self.cron_deadline = settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
         self._check_timezone()
         patterns = self.either_or(ALLOWLIST)
         self.task_allowlist = None if patterns is None else TaskAllowlist(patterns)
-
-    def __repr__(self) -> str:
-        # The client options and redis_use_ssl are omitted, because their values may be secret.
-        return (
-            f"<{type(self).__name__}: {safe_url(self.redis_url)} prefix={self.key_prefix!r} "
-            f"lock={self.lock_key!r}>"
-        )
 
     @property
     def schedule(self) -> dict[str, Any]:
@@ -232,9 +219,7 @@ class RedBeatConfig(settings.Settings):
     def either_or(self, name: str, default: Any = None) -> Any:
         """Return the setting ``name``, or ``default`` if the setting is missing or None."""
         value = settings.find_setting(self.app, name)
-        if value is settings.MISSING:
-            value = self.app.conf.get(name)
-        return default if value is None else value
+        return default if value in (None, settings.MISSING) else value
 
     def is_key_in_conf(self, name: str) -> bool:
         """Return True if the setting ``name`` has a value, even the value None."""

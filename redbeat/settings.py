@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Final, NamedTuple
 
 from celery import Celery
+from celery.utils.text import match_case
 
 from redbeat.errors import ConfigurationError
 
@@ -174,11 +175,9 @@ def find_setting(app: Celery, name: str) -> Any:
     loads the configuration of the app if necessary.
     """
     conf = app.conf.finalize()
-    spellings = _spellings(name, conf.prefix)
-    for source in conf.maps:
-        for spelling in spellings:
-            if spelling in source:
-                return source[spelling]
+    for spelling in (name, name.upper()):
+        if spelling in conf:
+            return conf[spelling]
     return MISSING
 
 
@@ -189,20 +188,15 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     values of settings, because values may be secret.
     """
     conf = app.conf.finalize()
-    read = {spelling for name in SETTINGS for spelling in _spellings(name, conf.prefix)}
+    namespace = conf.prefix or ""
+    read = {name for setting in SETTINGS for name in (setting, setting.upper())}
+    # As Celery reads a setting in a namespace.
+    read |= {match_case(namespace + name, namespace) for name in SETTINGS}
     given = {name for source in conf.maps[:-1] for name in source if isinstance(name, str)}
     by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}
     for spelling in sorted(given - read):
-        name = spelling.lower().removeprefix((conf.prefix or "").lower())
+        name = spelling.lower().removeprefix(namespace.lower())
         if name.startswith(_PREFIXES):
             nearest = get_close_matches(name.partition("_")[2], by_stem, n=1)
             remedy = f"did you mean {by_stem[nearest[0]]}?" if nearest else EXPECTED
             yield f"Unknown setting {spelling}", remedy
-
-
-def _spellings(name: str, namespace: str | None) -> list[str]:
-    plain = [name, name.upper()]
-    if not namespace:
-        return plain
-    prefixes = dict.fromkeys((namespace, namespace.upper(), namespace.lower()))
-    return [prefix + spelling for prefix in prefixes for spelling in plain] + plain

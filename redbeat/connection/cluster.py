@@ -55,9 +55,6 @@ class LateCluster(RedisCluster):
                 raise AttributeError(name)
             return self.__dict__[name]
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
     def _connect(self, arguments: dict[str, Any]) -> None:
         self._pending = None
         try:

@@ -14,7 +14,7 @@ from redis.credentials import CredentialProvider
 from redbeat.errors import ConfigurationError
 from redbeat.settings import MISSING, find_setting
 
-from .urls import SOCKETS, url_scheme
+from .urls import SOCKETS, url_scheme, url_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +76,7 @@ def read_endpoint(app: Celery) -> Endpoint:
     options = _source_of(app, "redbeat_redis_options", "broker_transport_options")
     if not isinstance(use_ssl.value, (bool, Mapping, type(None))):
         raise ConfigurationError(f"{use_ssl.setting} must be True, False or a dict of ssl_ options")
-    return Endpoint(_with_text(url), use_ssl, _with_checks(options))
+    return Endpoint(replace(url, value=url_text(url.value)), use_ssl, _with_checks(options))
 
 
 def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
@@ -87,15 +87,6 @@ def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
         # the environment.
         return Source(broker_setting, getattr(app.conf, broker_setting), inherited=True)
     return Source(setting, value)
-
-
-def _with_text(url: Source) -> Source:
-    value = "" if url.value is None else url.value
-    if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
-        value = ";".join(value)
-    if isinstance(value, str):
-        return replace(url, value=value)
-    raise ConfigurationError(f"{url.setting} must be a string, not of type {type(value).__name__}")
 
 
 def _with_checks(source: Source) -> Source:

@@ -65,15 +65,6 @@ class RetryingConnection:
         self.retry_period = retry_period
         self.wrapped_connection = wrapped_connection
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.retry_period} s, {self.wrapped_connection!r}>"
-
-    def __enter__(self) -> RetryingConnection:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.wrapped_connection.close()
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "wrapped_connection":
             raise AttributeError(name)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from redis.connection import SSLConnection
 
-from redbeat.errors import ConfigurationError, did_you_mean
+from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
 
 from .endpoint import Source
@@ -29,18 +29,13 @@ FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 def tls_settings(use_ssl: Source) -> dict[str, Any]:
     """Return the options in a setting; their names may lack ``ssl_``, as for other brokers.
 
-    Raises :exc:`ConfigurationError` for an unknown option, but leaves out those of the broker.
+    An option that redis-py does not know is left out if it is the broker's.
     """
     given: Mapping[str, Any] = use_ssl.value if isinstance(use_ssl.value, Mapping) else {}
-    known = {}
-    for name, value in given.items():
-        full = name if name in TLS_OPTIONS else f"ssl_{name}"
-        if full in TLS_OPTIONS:
-            known[full] = value
-        elif not use_ssl.inherited and name != "ssl":
-            hint = did_you_mean(name, TLS_OPTIONS)
-            raise ConfigurationError(f"{use_ssl.setting}: unknown TLS option {name!r}; {hint}")
-    return known
+    named = {name if name.startswith("ssl") else f"ssl_{name}": given[name] for name in given}
+    if use_ssl.inherited:
+        return {name: value for name, value in named.items() if name in TLS_OPTIONS}
+    return named
 
 
 def with_tls(kwargs: Mapping[str, Any]) -> dict[str, Any]:

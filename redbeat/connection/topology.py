@@ -20,7 +20,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
 
 from .cluster import LateCluster, server_errors
-from .endpoint import BUILDER_OPTIONS, Endpoint, Source, check_options
+from .endpoint import BUILDER_OPTIONS, Endpoint, check_options
 from .tls import tls_settings, with_tls
 from .urls import SCHEMES, SOCKETS, Address, parse_url
 
@@ -74,7 +74,13 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
     round trips.
     """
-    addresses, url = _addresses(endpoint.url), endpoint.url
+    url = endpoint.url
+    addresses = parse_url(url.value, url.setting)
+    if not addresses:
+        raise ConfigurationError(
+            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
+            f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
+        )
     options = dict(endpoint.options.value)
     builder_options = options.keys() & BUILDER_OPTIONS.keys()
     redbeat_options = {name: options.pop(name) for name in builder_options}
@@ -126,16 +132,6 @@ def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     # redis-py 5 retries a command only if ``retry`` and ``retry_on_error`` are both set.
     return {**kwargs, "retry": retry, "retry_on_error": [exceptions.ConnectionError]}
-
-
-def _addresses(url: Source) -> list[Address]:
-    addresses = parse_url(url.value, url.setting)
-    if not addresses:
-        raise ConfigurationError(
-            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
-            f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
-        )
-    return addresses
 
 
 class MasterClient(Redis):
@@ -244,5 +240,6 @@ def _config_errors(parameters: Parameters) -> Iterator[None]:
         yield
     except (TypeError, ValueError, exceptions.RedisError) as error:
         endpoint = parameters.endpoint
-        settings = f"{endpoint.url.setting} or {endpoint.options.setting}"
+        sources = endpoint.url, endpoint.options, endpoint.use_ssl
+        settings = " or ".join(source.setting for source in sources)
         raise ConfigurationError(f"{settings}: {error}") from error

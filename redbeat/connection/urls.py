@@ -53,9 +53,12 @@ def safe_url(url: Any) -> str:
     User names stay visible, as in the logs of Celery. Secret query options such as ``token`` are
     masked like passwords.
     """
-    if isinstance(url, (list, tuple)):
-        url = ";".join(map(str, url))
-    return ";".join(_masked(part) for part in _ALTERNATIVES.split(str(url or "")))
+    return ";".join(_masked(part) for part in _ALTERNATIVES.split(url_text(url)))
+
+
+def url_text(url: Any) -> str:
+    """Return the URL in a setting, or its list of URLs, as one text."""
+    return ";".join(map(str, url)) if isinstance(url, (list, tuple)) else str(url or "")
 
 
 def url_scheme(url: str) -> str:

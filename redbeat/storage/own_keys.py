@@ -11,7 +11,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from redbeat.codec.stored import text_of
 from redbeat.config import client_of, ensure_conf, key_aside, values_in
-from redbeat.connection.urls import parse_url
+from redbeat.connection.urls import parse_url, url_text
 from redbeat.errors import ConfigurationError, InvalidEntryError
 
 from .keys import layout_of
@@ -94,10 +94,8 @@ Place = tuple[str, str]
 
 
 def _places_of_broker(app: Celery) -> set[Place]:
-    urls = app.conf.broker_write_url or ""
     try:
-        text = ";".join(urls) if isinstance(urls, (list, tuple)) else str(urls)
-        addresses = parse_url(text, "broker_url")
+        addresses = parse_url(url_text(app.conf.broker_write_url), "broker_url")
     except ConfigurationError:  # not a Redis server
         return set()
     return {_place(vars(one), one.options.get("db")) for one in addresses}

@@ -259,6 +259,7 @@ def test_wrong_option_names_setting_and_option(
         ({"broker": f"amqp://u:{SECRET}@h//"}, "redbeat_redis_url"),
         ({"broker": "memory://"}, "redbeat_redis_url"),
         ({"broker": None}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": 5}, "redbeat_redis_url"),
         ({"redbeat_redis_url": f"http://u:{SECRET}@h"}, "redbeat_redis_url"),
         ({"redbeat_redis_url": f"u:{SECRET}@localhost:6379"}, "redbeat_redis_url"),
         ({"redbeat_redis_url": f"redis://u:{SECRET}/x@h"}, "redbeat_redis_url"),
@@ -383,7 +384,6 @@ def test_cluster_that_is_away_is_a_connection_error_of_each_command(closed_port:
 
 def test_a_cluster_client_that_has_not_connected_yet() -> None:
     client = client_of(redbeat_redis_url="redis-cluster://localhost:1")
-    assert repr(client) == "<LateCluster>"
     assert not hasattr(client, "connection_pool")
 
 
@@ -670,8 +670,8 @@ def test_option_names_of_amqp_are_accepted(files: CertificateFiles) -> None:
 @pytest.mark.parametrize(
     ("use_ssl", "names"),
     [
-        ({"ssl_ca_cert": "x"}, "redbeat_redis_use_ssl.*ssl_ca_cert.*did you mean ssl_ca_certs"),
-        ({"xyzzy": 1}, "xyzzy.*ssl_ca_certs"),
+        ({"ssl_ca_cert": "x"}, "redbeat_redis_use_ssl.*ssl_ca_cert"),
+        ({"xyzzy": 1}, "redbeat_redis_use_ssl.*xyzzy"),
         ({"ssl_cert_reqs": "sometimes"}, "Certificate Requirements Flag: sometimes"),
         ({"ssl_ca_certs": "/no/such/file"}, "ssl_ca_certs.*/no/such/file"),
         ({"ssl_ca_certs": 5}, "ssl_ca_certs"),

@@ -252,8 +252,6 @@ def test_other_attributes_are_those_of_the_wrapped_client(redis_url: str) -> Non
     assert client.pipeline().transaction is True
     with pytest.raises(AttributeError):
         _ = client.no_such_command
-    with client as entered:
-        assert entered is client
 
 
 def test_a_fake_can_be_wrapped() -> None:

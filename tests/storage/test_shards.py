@@ -79,11 +79,6 @@ def test_invalid_numbers_of_shards(value: Any) -> None:
         ensure_conf(new_app("redis://", redbeat_shards=value))
 
 
-def test_a_prefix_that_cannot_have_shards() -> None:
-    with pytest.raises(ConfigurationError, match="does not support shards"):
-        ensure_conf(new_app("redis://", redbeat_shards=2, redbeat_key_prefix="{}:x"))
-
-
 def test_every_method_of_a_store_works_with_shards() -> None:
     public = {name for name in dir(Store) if not name.startswith("_")}
     # A new method needs one in ShardedStore, or a name in OF_ONE_PREFIX if only beats call it.
