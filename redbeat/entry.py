@@ -324,10 +324,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         return self.saved_state.texts
 
-    def is_of(self, key: str, definition: str, policy: str) -> bool:
-        """Return whether the entry was loaded from the given key, definition and policy."""
-        return self.key == key and self.seen_texts == (definition, policy)
-
     @property
     def rank(self) -> int | Any:
         """The position of the entry in due order, None if it is not scheduled. One round trip."""
@@ -849,27 +845,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of a run; ``run`` is the run's nominal instant or its trigger id."""
         fixed_id = (self.options or {}).get("task_id")
-        if fixed_id:
-            return str(fixed_id)
-        if isinstance(run, datetime):
-            return self.own_task_id(run)
-        return self.derived_id(f"trigger {run}")
+        return str(fixed_id) if fixed_id else self.own_task_id(run)
 
-    def own_task_id(self, scheduled_at: datetime) -> str:
-        """Return the task id that RedBeat computes for the run at a nominal instant.
+    def own_task_id(self, run: datetime | str) -> str:
+        """Return the task id that RedBeat computes for a run; see :meth:`task_id_of`.
 
         A fixed task id in ``options`` has no effect on the result.
         """
-        return self.derived_id(decide.aware(scheduled_at).isoformat())
-
-    def derived_id(self, occurrence: str) -> str:
-        """Return a task id; ``occurrence`` is an ISO 8601 instant in UTC or ``trigger <id>``."""
-        # trigger() may be called on an entry that was never loaded, and so has no identity. The
-        # random trigger id makes the task id of a triggered run unique without an identity.
-        identity = "" if occurrence.startswith("trigger ") else self.saved_state.identity
-        return decide.task_id_of(
-            ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity
-        )
+        if isinstance(run, datetime):
+            occurrence, identity = decide.aware(run).isoformat(), self.saved_state.identity
+        else:
+            # trigger() may be called on an entry that was never loaded, and so has no identity. The
+            # random trigger id makes the task id of a triggered run unique without an identity.
+            occurrence, identity = f"trigger {run}", ""
+        prefix = ensure_conf(self.app).key_prefix
+        return decide.task_id_of(prefix, str(self.name), occurrence, identity)
 
     @property
     def history(self) -> list[Occurrence]:

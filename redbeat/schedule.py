@@ -10,7 +10,7 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.codec.stored import bytes_of, plain_name
-from redbeat.entries import changes, edits, saving, status
+from redbeat.entries import changes, edits, saving
 from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import QUARANTINED, EntryState, EntryStatus, Record, quarantine_note
@@ -21,7 +21,6 @@ from redbeat.management.find import Filter, Search
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
@@ -249,10 +248,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 was created at ``since``. With ``changes``, the result contains the runs with and
                 without the changes.
 
-        The method takes one round trip per 500 entries, and one more for each entry with calendars.
-        Raises KeyError for an unknown name and :exc:`InvalidEntryError` for rules that cannot be
-        saved, or for a ``since`` too close to the year 1. See :class:`~redbeat.Simulation` for the
-        result and its limit.
+        The method takes one round trip per 500 entries, or one for each of ``names``, and one more
+        for each entry with calendars. Raises KeyError for an unknown name and
+        :exc:`InvalidEntryError` for rules that cannot be saved, or for a ``since`` too close to the
+        year 1. See :class:`~redbeat.Simulation` for the result and its limit.
         """
         if names is None and changes:
             names = changes
@@ -265,18 +264,15 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if names is None:
             yield from ((entry, None) for entry in self.find(enabled=True))
             return
-        name_of = self._store.keys.name_of
-        for batch in batches(dict.fromkeys(map(self._key, names))):
-            page = self._store.read(batch)
-            for row in page.rows:
-                name = name_of(row.key)
-                record = status.record_of(row, encodable(name), page.now, self._entry_of)
-                if record.entry is None and row.definition is not None:
-                    raise DecodeError(name, record.problem or "cannot be read")
-                changed = self._changed(name, record.entry, changes.get(name))
-                if record.entry is None and changed is None:
-                    raise KeyError(name)
-                yield record.entry, changed
+        for name in dict.fromkeys(map(plain_name, names)):
+            try:
+                stored = self.get(name)
+            except DecodeError as error:
+                raise DecodeError(name, str(error)) from error
+            changed = self._changed(name, stored, changes.get(name))
+            if stored is None and changed is None:
+                raise KeyError(name)
+            yield stored, changed
 
     def _changed(self, name: str, stored: Entry | None, change: Any) -> Entry | None:
         if change is None or isinstance(change, RedBeatSchedulerEntry):

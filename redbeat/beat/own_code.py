@@ -285,7 +285,8 @@ class OwnCode:
         """
         caller, options = self.caller or (None, None)
         rule = run.rule
-        if caller is not None and caller.is_of(rule.key, rule.definition, rule.policy_text):
+        what = (rule.key, (rule.definition, rule.policy_text))
+        if caller is not None and (caller.key, caller.seen_texts) == what:
             entry = copy.copy(caller)
         else:
             entry = self._entry_of(run)
