@@ -335,23 +335,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return a policy field, or its default if a subclass uses the name for other data."""
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
-    def default_now(self) -> datetime:
-        """Return the current time from the schedule's own clock.
-
-        If the schedule has no clock, the result is the current time in the app's time zone.
-        """
-        if decide.has_clock(self.schedule):
-            now: datetime = self.schedule.now()
-            return now
-        # Each new entry reads the current time, so this line avoids Celery's slower default_now().
-        return datetime.now(_zone_of(self.app))
-
     def _current_time(self) -> datetime:
         """Return the current time in UTC, for decisions of a program.
 
         If the schedule's clock returns naive times, this method uses the clock of the host.
         """
-        now = self.default_now()
+        now: datetime = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
     def recall(self, meta: str, identity: str | None = None) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from datetime import datetime
-from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from celery import Celery, signals, states
@@ -229,43 +229,38 @@ class Reports:
         self._dropped = 0
         self._not_before = 0.0
         self._problem = ""
-        self._lock = Lock()
 
     def add(self, end: End) -> None:
         """Send a report, or store the report in memory while Redis does not answer."""
         self._dropped += len(self._waiting) == MAX_WAITING
         self._waiting.append(end)
-        # A thread that does not get the lock leaves its report to the thread that has the lock.
-        while (
-            self._waiting
-            and time.monotonic() >= self._not_before
-            and self._lock.acquire(blocking=False)
-        ):
-            try:
-                self._send_waiting()
-            finally:
-                self._lock.release()
-
-    def _send_waiting(self) -> None:
-        while self._waiting:
-            end = self._waiting[0]
-            try:
-                self._send(end)
-            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-                self._hold(end, error)
-                return
-            except Exception as error:
-                logger.warning(
-                    "Could not record the end of the run %s of %s: %r",
-                    *(end.task_id, end.name or end.key, error),
-                )
-            self._waiting.popleft()
+        if time.monotonic() < self._not_before:
+            return
+        with suppress(IndexError):  # all reports were sent, some perhaps by other threads
+            while True:
+                first = self._waiting.popleft()
+                if not self._is_answered(first):
+                    self._waiting.appendleft(first)
+                    return
         if self._problem:
             logger.warning(
                 "Redis answers again: the ends of runs are recorded. Lost: %s",
                 plural(self._dropped, "report"),
             )
             self._problem, self._dropped = "", 0
+
+    def _is_answered(self, end: End) -> bool:
+        try:
+            self._send(end)
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._hold(end, error)
+            return False
+        except Exception as error:
+            logger.warning(
+                "Could not record the end of the run %s of %s: %r",
+                *(end.task_id, end.name or end.key, error),
+            )
+        return True
 
     def _hold(self, end: End, error: Exception) -> None:
         self._not_before = time.monotonic() + BACK_OFF
