@@ -95,8 +95,6 @@ def server_errors() -> Iterator[None]:
             raise
         # While a cluster moves a slot, its nodes may redirect a command to each other.
         raise exceptions.TryAgainError(str(error)) from error
-    except exceptions.ReadOnlyError:
-        raise
     except exceptions.ResponseError as error:
         if _REFUSED.search(str(error)):
             raise exceptions.ReadOnlyError(str(error)) from error

@@ -179,22 +179,20 @@ def _sentinel(parameters: Parameters) -> Redis:
     options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
+    own = options.get("sentinel_kwargs", {})
+    if own.get("ssl"):
+        own = with_tls(own)
     with _config_errors(parameters):
+        # One retry, because by default redis-py tries an unreachable Sentinel four times, and
+        # pauses between the attempts.
         sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
             options.get("sentinels") or parameters.hosts,
-            sentinel_kwargs=_sentinel_kwargs(options.get("sentinel_kwargs", {})),
+            sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},
             **for_sentinel,
         )
         client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
         connection_like(client.connection_pool)
     return client
-
-
-def _sentinel_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    kwargs = hide_credentials(with_tls(given) if given.get("ssl") else given)
-    # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
-    # pauses between the attempts.
-    return {**SENTINEL_DEFAULTS, **with_retry(kwargs)}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:
