@@ -264,7 +264,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if Redis has no definition under ``key``.
         """
         if definition is None:
-            definition = saving.read_texts(store_of(real_app(app)), text_of(key)).definition
+            definition = saving.read_row(store_of(real_app(app)), text_of(key)).definition
         if definition is None:
             raise KeyError(key)
         return definitions.decode_definition(definition)
@@ -275,7 +275,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Without a stored run history, ``last_run_at`` in the result is None.
         """
-        return decode_meta(saving.read_texts(store_of(real_app(app)), text_of(key)).meta or "")
+        return decode_meta(saving.read_row(store_of(real_app(app)), text_of(key)).meta or "")
 
     @classmethod
     def from_key(cls: type[Self], key: Text, app: Any = None) -> Self:

@@ -15,6 +15,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
 from redbeat.decoder import stored_type_of
 from redbeat.entries import decide, definition, edits, lazy, saving
+from redbeat.entries.calendars import give_calendars
 from redbeat.entries.changes import apply, change_of, texts_in, with_enabled
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
@@ -177,7 +178,7 @@ class Statics:
         others again and again.
 
         Takes two round trips, one per 500 entries, one more per 500 of which some are written, and
-        two more per 500 of which some use calendars. Takes three if no beat has written static
+        one more per 500 of which some use calendars. Takes three if no beat has written static
         entries since :meth:`offer`.
         """
         here = Here(store, exchange, now, False, store.static_names(), new_mark())
@@ -245,13 +246,13 @@ class Statics:
     ) -> dict[tuple[str, bool], Change]:
         """Return (name, whether it is new) -> change for what differs; refuse what is invalid."""
         entries = [self._entries[names[row.key]] for row in rows]
-        version = saving.use_calendars(here.store, entries)
+        give_calendars(here.store, entries)
         changes = {}
         for row, entry in zip(rows, entries, strict=True):
             try:
                 if row.problem:
                     raise InvalidEntryError("name", OCCUPIED_BY % row.key)
-                change = self._change(here, entry, row, version)
+                change = self._change(here, entry, row)
             except (RedisError, OSError):
                 raise
             except Exception as error:  # user code in a schedule or entry class may raise any error
@@ -261,16 +262,14 @@ class Statics:
                 changes[names[row.key], row.definition is None] = change
         return changes
 
-    def _change(
-        self, here: Here, entry: RedBeatSchedulerEntry, row: Row, version: str | None
-    ) -> Change | None:
+    def _change(self, here: Here, entry: RedBeatSchedulerEntry, row: Row) -> Change | None:
         texts = self._texts_of(entry, here, row)
         if row.definition is not None:
             if here.only_missing:
                 return None
             if texts_in(row) == texts or _is_paused(row, texts):
                 return _kept(row, here.now)
-        return saving.static_change(entry, row, texts, here.now, version)
+        return saving.static_change(entry, row, texts, here.now)
 
     def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> tuple[str, str]:
         """Return the definition and policy of an entry, as they are to be stored.

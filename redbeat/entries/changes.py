@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from redbeat.codec.stored import bytes_of, object_in, seconds_in
 from redbeat.entries.history import Texts
-from redbeat.entries.state import State, digest_of_meta
+from redbeat.entries.state import NO_RESULTS, State, digest_of_meta
+from redbeat.errors import ConflictError
 from redbeat.storage import words
-from redbeat.storage.reading import read_rows
+from redbeat.storage.reading import batches, read_rows
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
-#: How often a change is made again of an entry that others change at the same time.
-ATTEMPTS: Final = 5
+#: How often a change is tried of an entry that others change at the same time.
+ATTEMPTS: Final = 20
 
 #: A score that stands for the time of Redis at the change.
 NOW: Final = 0.0
@@ -68,6 +70,13 @@ def keep_due(row: Row, state: State) -> bool:
         return False
     state.due = due
     return True
+
+
+def end_pause(state: State, now: float) -> None:
+    """Let an entry go on, in place; failures before a resume do not count."""
+    state.pause = None
+    if state.results != NO_RESULTS:
+        state.results = state.results._replace(failures=0, since=now)
 
 
 def change_of(
@@ -140,3 +149,52 @@ def after(row: Row, change: Change) -> Row:
     texts = {**before, **dict.fromkeys(change.unset), **change.set}
     definition, meta, policy, state = map(texts.get, before)
     return Row(row.key, "", definition, meta, policy, state)
+
+
+def change_all(
+    store: Store,
+    keys: Iterable[str],
+    change_of: Callable[[Row, float], Change | None],
+    skip: tuple[type[Exception], ...] = (),
+    new: bool = False,
+) -> dict[str, Row]:
+    """Change entries, and return what is stored then, by key.
+
+    ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done. An
+    entry for which it raises an error of ``skip`` is left out. So is one that does not exist,
+    unless ``new`` is true.
+    """
+    done: dict[str, Row] = {}
+    for batch in batches(dict.fromkeys(keys)):
+        page = store.read(batch)
+        left, now = page.rows, page.now
+        for attempt in range(ATTEMPTS + 1):
+            left = [row for row in left if new or row.definition is not None]
+            if left and attempt == ATTEMPTS:
+                raise ConflictError(store.keys.name_of(left[0].key))
+            made: list[tuple[Row, Change]] = []
+            for row in left:
+                with suppress(*skip):
+                    change = change_of(row, now)
+                    done[row.key] = row
+                    if change is not None:
+                        made.append((row, change))
+            left, now = _try(store, made, done) if made else ([], now)
+    return done
+
+
+def _try(
+    store: Store, made: Sequence[tuple[Row, Change]], done: dict[str, Row]
+) -> tuple[list[Row], float]:
+    """Make changes, and put what is stored then into ``done``.
+
+    Returns the rows that differ from those that were changed, and the time of Redis.
+    """
+    reply, left = apply(store, [change for _, change in made]), list[Row]()
+    for (row, change), answer in zip(made, reply.answers, strict=True):
+        if answer.word == words.DONE:
+            done[row.key] = after(row, change)
+        else:
+            del done[row.key]
+            left.append(answer.row or Row(row.key, problem=answer.why))
+    return left, reply.now

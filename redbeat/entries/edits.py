@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,11 +19,11 @@ from redbeat.entries.history import Texts
 from redbeat.entries.policy import in_utc
 from redbeat.entries.runs import SENT_OUTCOMES, read_history
 from redbeat.entries.saving import entry_of, score_of
-from redbeat.entries.state import LONGEST_NOTE, NO_RESULTS, Pause, read_inbox, trigger_line
+from redbeat.entries.state import LONGEST_NOTE, Pause, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule, shown_state
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
-from redbeat.storage.reading import batches, not_an_entry
+from redbeat.storage.reading import batches
 from redbeat.storage.rows import Change, Row, digest_of
 from redbeat.storage.store import Store
 
@@ -52,7 +51,7 @@ def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -
         change.add = state.hold.until if state.hold else changes.NOW if state.triggers else DISABLED
         return change
 
-    return change_all(store, keys, paused, skip=UNREADABLE)
+    return changes.change_all(store, keys, paused, skip=UNREADABLE)
 
 
 def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> dict[str, Row]:
@@ -63,9 +62,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
         had = (state.pause, state.results.failures, changes.texts_in(row))
         if row.score and had == (None, 0, texts):
             return None
-        state.pause = None
-        if state.results != NO_RESULTS:
-            state.results = state.results._replace(failures=0, since=now)
+        changes.end_pause(state, now)
         change = changes.editing(row, state, texts)
         try:
             entry = entry_of(changes.after(row, change), app, entry_class)
@@ -75,7 +72,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
             change.add = changes.NOW
         return change
 
-    return change_all(store, keys, enabled, skip=UNREADABLE)
+    return changes.change_all(store, keys, enabled, skip=UNREADABLE)
 
 
 def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
@@ -91,7 +88,7 @@ def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
         change.score = changes.NOW
         return change
 
-    return change_all(store, keys, due)
+    return changes.change_all(store, keys, due)
 
 
 def pause_entry(store: Store, entry: Any, note: str | None = None, by: str | None = None) -> None:
@@ -122,55 +119,6 @@ def _take_over(entry: Any, changed: dict[str, Row]) -> None:
 def _enabled(texts: Texts) -> Texts:
     definition, policy = texts
     return changes.with_enabled(definition, True), policy
-
-
-def change_all(
-    store: Store,
-    keys: Iterable[str],
-    change_of: Callable[[Row, float], Change | None],
-    skip: tuple[type[Exception], ...] = (),
-    new: bool = False,
-) -> dict[str, Row]:
-    """Change entries, and return what is stored then, by key.
-
-    ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done. An
-    entry for which it raises an error of ``skip`` is left out. So is one that does not exist,
-    unless ``new`` is true.
-    """
-    done: dict[str, Row] = {}
-    for batch in batches(dict.fromkeys(keys)):
-        page = store.read(batch)
-        left, now = page.rows, page.now
-        for attempt in range(changes.ATTEMPTS + 1):
-            left = [row for row in left if new or row.definition is not None]
-            if left and attempt == changes.ATTEMPTS:
-                raise ConflictError(store.keys.name_of(left[0].key))
-            made: list[tuple[Row, Change]] = []
-            for row in left:
-                with suppress(*skip):
-                    change = change_of(row, now)
-                    done[row.key] = row
-                    if change is not None:
-                        made.append((row, change))
-            left, now = _try(store, made, done) if made else ([], now)
-    return done
-
-
-def _try(
-    store: Store, made: Sequence[tuple[Row, Change]], done: dict[str, Row]
-) -> tuple[list[Row], float]:
-    """Make changes, and put what is stored then into ``done``.
-
-    Returns the rows that differ from those that were changed, and the time of Redis.
-    """
-    reply, left = changes.apply(store, [change for _, change in made]), list[Row]()
-    for (row, change), answer in zip(made, reply.answers, strict=True):
-        if answer.word == words.DONE:
-            done[row.key] = changes.after(row, change)
-        else:
-            del done[row.key]
-            left.append(answer.row or Row(row.key, problem=answer.why))
-    return left, reply.now
 
 
 # -- delete ----------------------------------------------------------------------------------------
@@ -206,7 +154,7 @@ def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
         return deletion(key, row)
 
     try:
-        change_all(store, [key], removed, new=True)
+        changes.change_all(store, [key], removed, new=True)
     except ConflictError:
         return False
     return True
@@ -221,7 +169,7 @@ def forget(store: Store, members: Iterable[str]) -> None:
     def forgotten(row: Row, _now: float) -> Change | None:
         return deletion(row.key, row) if row.definition is None and not row.problem else None
 
-    change_all(store, members, forgotten, new=True)
+    changes.change_all(store, members, forgotten, new=True)
 
 
 def deletion(key: str, row: Row | None = None) -> Change:
@@ -360,7 +308,7 @@ def _with_backfills(row: Row, stored: Any, backfills: Sequence[Backfill], now: f
 
 def _change(store: Store, entry: Any, change: Callable[[Row, float], Change | None]) -> None:
     key = entry.writable_key()
-    if key not in change_all(store, [key], change):
+    if key not in changes.change_all(store, [key], change):
         stored_backfills(store, entry)  # says what is wrong with it
         raise KeyError(entry.name)
 

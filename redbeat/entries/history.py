@@ -81,8 +81,6 @@ class SavedState(NamedTuple):
             name; "" if the entry has no identity.
         pause: the operator's pause of the entry, None if no operator paused the entry.
         new_identity: the identity to store if the entry is new, in all attempts of one save.
-        before_restart: the last run and the run count before a save restarted a finished entry,
-            None without a restart.
         row: what the next save expects to be stored; absent if the entry was not loaded.
     """
 
@@ -92,7 +90,6 @@ class SavedState(NamedTuple):
     identity: str = ""
     pause: Pause | None = None
     new_identity: str = ""
-    before_restart: tuple[Any, int] | None = None
     row: Row = Row("")
 
 

@@ -6,7 +6,7 @@ has another one, the answer brings it along, and the save begins again from ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,29 +16,24 @@ from celery import Celery
 
 from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.codec.stored import object_in
-from redbeat.entries import history
+from redbeat.entries import changes, history
 from redbeat.entries.calendars import give_calendars
-from redbeat.entries.changes import NOW, after, apply, editing, read, state_of, texts_in
 from redbeat.entries.decide import aware, is_overdue, is_own_time, same_instant
 from redbeat.entries.history import SavedState, Texts
 from redbeat.entries.policy import in_utc
-from redbeat.entries.state import NO_RESULTS, State
+from redbeat.entries.state import State
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage import words
 from redbeat.storage.reading import NOTHING_HAS, batches, not_an_entry
-from redbeat.storage.rows import Answer, Change, Look, Row, digest_of
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.rows import Answer, Change, Look, Row
+from redbeat.storage.store import Store
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
 #: The accepted difference between the clocks of two hosts, in seconds.
 TOLERANCE: Final = 0.5
-
-#: How often a save is tried of an entry that others change at the same time.
-MOST_TRIES: Final = 20
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -49,21 +44,23 @@ def load(store: Store, app: Celery, key: str, entry_class: type[Any]) -> Any:
 
     Raises KeyError if it does not exist, and :exc:`DecodeError` if it cannot be read.
     """
-    row = next(iter(read(store, [key]).values()), None)
-    if row is None or (row.problem and not key.startswith(store.keys.prefix)):
+    row = read_row(store, key)
+    if row.definition is None:
         raise KeyError(key)
     return entry_of(row, app, entry_class)
 
 
-def read_texts(store: Store, key: str) -> Row:
+def read_row(store: Store, key: str) -> Row:
     """Return the row of an entry, without texts if it does not exist. One round trip.
 
     Raises :exc:`DecodeError` if the key is not a hash.
     """
-    row = next(iter(read(store, [key]).values()), Row(key))
-    if row.problem:
+    row = next(iter(changes.read(store, [key]).values()), Row(key))
+    if not row.problem:
+        return row
+    if key.startswith(store.keys.prefix):
         raise DecodeError("definition", not_an_entry(key))
-    return row
+    return Row(key)
 
 
 def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
@@ -77,7 +74,7 @@ def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
 
 def recall(entry: Any, row: Row) -> None:
     """Load what is stored besides definition and policy; raises :exc:`DecodeError`."""
-    state = state_of(row)
+    state = changes.state_of(row)
     entry.recall(row.meta or "", state.identity)
     if state.at is not None:
         entry.scheduled_at = from_timestamp(state.at)
@@ -120,32 +117,16 @@ def restart_if_finished(
     restarted = history.history_after_save(known, old, new, now, rewritten, entry.foreign_fields)
     if restarted is known:
         return False
-    entry.saved_state = state._replace(before_restart=(entry.last_run_at, count))
     entry.last_run_at, entry.total_run_count, entry.scheduled_at = restarted
     return True
 
 
-def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return the last run if it is only a default from the clock of this host, else None.
-
-    It is compared with the clock of Redis, because the clock of the host may be ahead.
-    """
-    last, state = entry.last_run_at, entry.saved_state
-    if last is None:
-        return None
-    if state.before_restart is not None:
-        return None if same_instant(state.before_restart[0], last) else aware(last)
-    if state.row.definition is not None or _is_moved(entry) or _is_counted(entry):
-        return None
-    return None if is_own_time(entry.default_now()) else aware(last)
-
-
-def _is_moved(entry: RedBeatSchedulerEntry) -> bool:
-    return not same_instant(entry.last_run_at, entry.saved_state.last_run_at)
-
-
-def _is_counted(entry: RedBeatSchedulerEntry) -> bool:
-    return entry.total_run_count != entry.saved_state.total_run_count
+def is_ahead(entry: RedBeatSchedulerEntry, now: float) -> bool:
+    """Return whether a last run that the clock of this host gave is later than Redis's ``now``."""
+    last = entry.last_run_at
+    if last is None or is_own_time(entry.default_now()):
+        return False
+    return aware(last).timestamp() > now + TOLERANCE
 
 
 # -- saving ----------------------------------------------------------------------------------------
@@ -157,51 +138,58 @@ class _Save:
 
     Attributes:
         entry: the entry, as users hold it.
-        texts: the definition and policy to store, None to store the history alone.
+        texts: the definition and policy to store.
         if_unchanged: whether Redis must have those that the entry was loaded with, or no entry if
             it was not loaded.
         row: what the save expects.
-        wins: whether the history of the entry replaces a stored one that it does not know.
+        given: the last run and the run count, if the program has set them.
         meta: the text to store as ``meta``, None to keep the stored one.
     """
 
     entry: Any
-    texts: Texts | None
+    texts: Texts
     if_unchanged: bool
     row: Row
-    wins: bool = False
+    given: dict[str, Any]
     meta: str | None = None
 
     @property
     def old(self) -> Texts:
         """The definition and policy that the save replaces."""
-        return self.entry.seen_texts if self.row.definition is None else texts_in(self.row)
+        return self.entry.seen_texts if self.row.definition is None else changes.texts_in(self.row)
 
 
 def _begin(entry: Any, if_unchanged: bool) -> _Save:
-    """Check an entry, and return its save; raises :exc:`InvalidEntryError`."""
-    return _Save(entry, entry.checked_texts(), if_unchanged, _row_of(entry))
+    """Check an entry, and return its save; raises :exc:`InvalidEntryError`.
 
-
-def _row_of(entry: Any) -> Row:
-    """Return the row that an entry was loaded with or saved as; of another key, an absent one.
-
-    Also if it says something else than the entry knows, so that a save with ``if_unchanged`` finds
-    the difference.
+    The save expects the row that the entry was loaded with or saved as; or an absent one if that
+    has another key, or says something else than the entry knows, so that a save with
+    ``if_unchanged`` finds the difference.
     """
-    row: Row = entry.saved_state.row
-    is_same = row.key == entry.key and texts_in(row) == entry.seen_texts
-    return row if is_same else Row(entry.key)
+    texts, row = entry.checked_texts(), entry.saved_state.row
+    if row.key != entry.key or changes.texts_in(row) != entry.seen_texts:
+        row = Row(entry.key)
+    return _Save(entry, texts, if_unchanged, row, _given(entry))
+
+
+def _given(entry: Any) -> dict[str, Any]:
+    """Return the last run and the run count of an entry, if the program has set them."""
+    given, known = dict[str, Any](), entry.saved_state
+    if not same_instant(entry.last_run_at, known.last_run_at):
+        given["last_run_at"] = entry.last_run_at
+    if entry.total_run_count != known.total_run_count:
+        given["total_run_count"] = entry.total_run_count
+    return given
 
 
 def save(store: Store, entries: Iterable[Any], *, if_unchanged: bool = False) -> None:
     """Store entries; see :meth:`redbeat.RedBeatSchedulerEntry.save`.
 
-    One round trip per 500 entries. One more for each try of those of which another row is stored:
-    after a run, an edit, or because a new object replaces a stored entry. Two more for a batch
-    with calendars. Nothing is written if an entry is invalid. An entry whose key is not a hash is
-    an error after the others of its batch were stored, and so is one that others change during
-    each of 20 tries.
+    One round trip per 500 entries, two if some use calendars. As many for each further try of those
+    of which another row is stored: after a run, an edit, or because a new object replaces a stored
+    entry. Nothing is written if an entry is invalid. An entry whose key is not a hash is an error
+    after the others of its batch were stored, and so is one that others change during each of 20
+    tries.
     """
     _write(store, [_begin(entry, if_unchanged) for entry in entries])
 
@@ -230,11 +218,12 @@ def _write(store: Store, saves: Sequence[_Save]) -> None:
 def _write_batch(store: Store, left: Sequence[_Save]) -> None:
     """Store entries; try again what differs from what was expected."""
     problems: list[Exception] = []
-    for _ in range(MOST_TRIES):
-        version, now = use_calendars(store, [one.entry for one in left]), datetime.now(UTC)
-        changes = [_change(one, now, version) for one in left]
-        reply = apply(store, changes)
-        tried, left = zip(left, changes, reply.answers, strict=True), []
+    for _ in range(changes.ATTEMPTS):
+        give_calendars(store, [one.entry for one in left])
+        now = datetime.now(UTC)
+        made = [_change(one, now) for one in left]
+        reply = changes.apply(store, made)
+        tried, left = zip(left, made, reply.answers, strict=True), []
         for one, change, answer in tried:
             try:
                 if not _accept(store, one, change, answer, reply.now):
@@ -248,63 +237,47 @@ def _write_batch(store: Store, left: Sequence[_Save]) -> None:
         raise problems[0]
 
 
-def use_calendars(store: Store, entries: Sequence[Any]) -> str | None:
-    """Load the calendars of entries, and return their version. Two round trips with calendars."""
-    user = next((entry for entry in entries if entry.policy_field("exclude")), None)
-    if user is None:
-        return None
-    # An idle turn would not read the version; this one looks at something.
-    version = apply(store, (), Look(only=user.key)).version
-    give_calendars(store_of(user.app), entries)
-    return version
-
-
-def static_change(entry: Any, row: Row, texts: Texts, now: datetime, version: str | None) -> Change:
+def static_change(entry: Any, row: Row, texts: Texts, now: datetime) -> Change:
     """Return the change that stores an entry of ``beat_schedule`` over what was read.
 
-    ``now`` is the time of Redis, ``version`` that of the calendars, None if the entry uses none.
+    ``now`` is the time of Redis.
     """
-    save = _Save(entry.created_at(now), texts, False, row)
+    save = _Save(entry.created_at(now), texts, False, row, {})
     if row.definition is not None:
         _merge(save, row)
-    return _change(save, now, version)
+    return _change(save, now)
 
 
-def _change(save: _Save, now: datetime, version: str | None) -> Change:
+def _change(save: _Save, now: datetime) -> Change:
     """Return the change that stores an entry over the row that is expected."""
     entry, row = save.entry, save.row
-    if save.texts is None:
-        return _history_change(save, now)
     state = _new_state(save, now)
-    change = editing(row, state, save.texts, save.meta)
-    if entry.policy_field("exclude"):
-        change.covers = words.CALENDARS
-        change.expect = digest_of(row, words.CALENDARS, version)
+    change = changes.editing(row, state, save.texts, save.meta)
     if save.if_unchanged and row.definition is None and entry.seen_texts[0]:
         change.expect = NOTHING_HAS  # the program only knows its definition and policy
     change.add = score_of(entry, state, now)
-    if change.add == NOW and save.meta is None and save.texts == texts_in(row):
-        since = float(row.score or NOW)
+    if change.add == changes.NOW and save.meta is None and save.texts == changes.texts_in(row):
+        since = float(row.score or changes.NOW)
         if 1 <= since <= now.timestamp():
             change.add = since  # an entry that is not edited is as late as it was
+    elif change.add > changes.NOW and entry.policy_field("exclude"):
+        change.add = changes.NOW  # a beat decides, by the calendars as they are then
     return change
 
 
 def _new_state(save: _Save, now: datetime) -> State:
     """Return the state to store with an entry; also decides about its history."""
-    entry, row, texts = save.entry, save.row, save.texts or ("", "")
+    entry, row, texts = save.entry, save.row, save.texts
     restart_if_finished(entry, texts, now, save.old)
-    state, moved = _kept(save), _is_moved(entry)
+    state, given = _kept(save, now), _given(entry)
     is_first = row.definition is None or not (row.meta or entry.last_run_at is None)
-    save.meta = entry.history_text() if is_first or moved or _is_counted(entry) else None
-    if moved:
+    save.meta = entry.history_text() if is_first or given else None
+    if "last_run_at" in given:
         # The owner of a held run still records it, by ``marks.hold``.
         state.at, state.hold = None, None
     elif _counts_anew(save, texts, now):
         state.at = now.timestamp()
         entry.scheduled_at = from_timestamp(state.at)
-    if entry.enabled and state.results != NO_RESULTS and _is_disabled(row.definition):
-        state.results = state.results._replace(failures=0, since=now.timestamp())
     if entry.policy_field("expect_within") and state.results.since is None:
         state.results = state.results._replace(since=now.timestamp())
     return state
@@ -327,7 +300,7 @@ def _counts_anew(save: _Save, texts: Texts, now: datetime) -> bool:
     return not is_overdue(before.plan_without_calendars(), anchor, now, entry.total_run_count)
 
 
-def _kept(save: _Save) -> State:
+def _kept(save: _Save, now: datetime) -> State:
     """Return what is kept of the stored state."""
     entry, row = save.entry, save.row
     if row.definition is None:
@@ -336,18 +309,11 @@ def _kept(save: _Save) -> State:
             known = entry.saved_state = known._replace(new_identity=history.new_identity())
         return State(identity=known.new_identity)
     # A static entry has no identity, so that it is the same if Redis loses its data.
-    state = State.read(row.state, row.meta) if entry.is_static else state_of(row)
+    state = State.read(row.state, row.meta) if entry.is_static else changes.state_of(row)
     state.due = None
-    if entry.enabled:
-        state.pause = None
+    if entry.enabled and state.pause is not None:
+        changes.end_pause(state, now.timestamp())
     return state
-
-
-def _is_disabled(definition: str | None) -> bool:
-    try:
-        return object_in(definition or "", words.DEFINITION).get("enabled") is False
-    except (ValueError, TypeError):
-        return False
 
 
 def score_of(entry: Any, state: State, now: datetime) -> float:
@@ -362,8 +328,8 @@ def score_of(entry: Any, state: State, now: datetime) -> float:
     if state.hold is not None:
         return state.hold.until
     if state.triggers:
-        return NOW
-    times = [NOW if score is None else float(score)]
+        return changes.NOW
+    times = [changes.NOW if score is None else float(score)]
     if entry.enabled:
         ready = [one.ready_at for one in state.backfills]
         times = [time for time in times if time >= 0 or not any(ready)]
@@ -375,15 +341,11 @@ def _accept(store: Store, save: _Save, change: Change, answer: Answer, now: floa
     """Take in the answer to a save; return False if it must be tried again."""
     entry, row = save.entry, answer.row
     if answer.word == words.DONE:
-        made_up = None if save.meta is None else default_last_run(entry)
         _note_saved(save, change)
-        if made_up is None or made_up.timestamp() <= now + TOLERANCE:
+        if save.meta is None or "last_run_at" in save.given or not is_ahead(entry, now):
             return True
-        entry.last_run_at = from_timestamp(now)
+        entry.last_run_at = save.given["last_run_at"] = from_timestamp(now)
         return False
-    is_gone = row is None or row.definition is None
-    if save.texts is None and is_gone and answer.word != words.REFUSED:
-        return True
     if answer.word == words.REFUSED or (row is not None and row.problem):
         why = answer.why or (row.problem if row else "")
         raise InvalidEntryError("name", not_an_entry(entry.key) if "WRONGTYPE" in why else why)
@@ -394,10 +356,10 @@ def _accept(store: Store, save: _Save, change: Change, answer: Answer, now: floa
 def _take_in(store: Store, save: _Save, row: Row | None) -> None:
     """Let the next try expect what is stored now; raises :exc:`ConflictError`."""
     entry = save.entry
-    if save.if_unchanged and save.texts is not None and _is_anothers(save, row):
+    if save.if_unchanged and _is_anothers(save, row):
         raise ConflictError(str(entry.name))
     is_new = not (entry.seen_texts[0] or entry.saved_state.row.definition)
-    if row is not None and (save.wins or (is_new and not row.meta)):
+    if row is not None and is_new and not row.meta:
         save.row = row  # as for RedBeat 2, a new object's history counts where none is stored
     elif row is not None:
         _merge(save, row)
@@ -405,7 +367,7 @@ def _take_in(store: Store, save: _Save, row: Row | None) -> None:
         save.row = Row(entry.key)
         entry.saved_state = entry.saved_state._replace(row=save.row)
     else:  # a hash without a definition
-        (save.row,) = apply(store, (), Look(only=entry.key)).rows
+        (save.row,) = changes.apply(store, (), Look(only=entry.key)).rows
 
 
 def _is_anothers(save: _Save, row: Row | None) -> bool:
@@ -416,45 +378,46 @@ def _is_anothers(save: _Save, row: Row | None) -> bool:
     believed = save.entry.seen_texts
     if row is None:
         return bool(believed[0])
-    stored = texts_in(row)
+    stored = changes.texts_in(row)
     if stored == believed:
         return False
     own = save.entry.saved_state.new_identity
-    return stored != save.texts or not (believed[0] or state_of(row).identity == own)
+    return stored != save.texts or not (believed[0] or changes.state_of(row).identity == own)
 
 
 def _merge(save: _Save, row: Row) -> None:
-    """Take over the stored history before the next try, but keep what the program has changed."""
-    entry, known = save.entry, save.entry.saved_state
-    if known.before_restart is not None:
-        entry.last_run_at, entry.total_run_count = known.before_restart
-    last, count = entry.last_run_at, entry.total_run_count
-    # The history of the entry replaces a stored one that cannot be decoded.
-    undecoded = {"last_run_at": last, "total_run_count": -1}
-    entry.saved_state = known._replace(before_restart=None, **undecoded)
+    """Let the next try expect a row, whose history the entry takes over."""
     save.row = row
+    _take_over(save.entry, row, save.given)
+
+
+def _take_over(entry: Any, row: Row, given: Mapping[str, Any]) -> None:
+    """Take over the stored history, but keep what the program has ``given``."""
+    # The history of the entry replaces a stored one that cannot be decoded.
+    undecoded = {"last_run_at": entry.last_run_at, "total_run_count": -1}
+    entry.saved_state = entry.saved_state._replace(**undecoded)
     try:
         recall(entry, row)
     except DecodeError:
         return
-    if not same_instant(last, known.last_run_at):
-        entry.last_run_at = last
-    if count != known.total_run_count:
-        entry.total_run_count = count
+    for name, value in given.items():
+        setattr(entry, name, value)
 
 
 def _note_saved(save: _Save, change: Change) -> None:
     """Let the entry remember what is stored now."""
-    entry, known, is_new = save.entry, save.entry.saved_state, not save.old[0]
-    if _is_moved(entry):
+    entry, is_new = save.entry, not save.old[0]
+    if "last_run_at" in _given(entry):
         entry.scheduled_at = None
-    if save.texts is not None and not is_new and (change.add or NOW) < 1:
+    if not is_new and (change.add or changes.NOW) < 1:
         entry.warn_if_finished()
-    save.row = row = after(save.row, change)
-    state = state_of(row)
-    past = (entry.last_run_at, entry.total_run_count, state.identity)
-    texts = save.texts or known.texts
-    entry.saved_state = SavedState(texts, *past, state.pause, row=row)
+    save.row = changes.after(save.row, change)
+    _remember(entry, save.row, save.texts)
+
+
+def _remember(entry: Any, row: Row, texts: Texts) -> None:
+    state, past = changes.state_of(row), (entry.last_run_at, entry.total_run_count)
+    entry.saved_state = SavedState(texts, *past, state.identity, state.pause, row=row)
 
 
 # -- the history alone -----------------------------------------------------------------------------
@@ -464,22 +427,28 @@ def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
     """Store the last run and run count that a program has set, and when the entry is due then.
 
     With ``wins``, they replace a stored history that the entry does not know: that of a run which
-    no beat records. Nothing else is stored, and nothing if the entry was deleted. Takes a round
-    trip, two if the entry was not loaded, and one more for each change in between.
+    no beat records. Nothing else is stored, and nothing if the entry was deleted. Takes two round
+    trips, and one more for each change in between.
     """
-    entry.writable_key()
-    _write(store, [_Save(entry, None, False, _row_of(entry), wins)])
+    key, given = entry.writable_key(), _given(entry)
 
+    def moved(row: Row, now: float) -> Change | None:
+        if row.problem:
+            raise InvalidEntryError("name", not_an_entry(key))
+        if row.definition is None:
+            return None
+        at, texts = from_timestamp(now), changes.texts_in(row)
+        if not wins:
+            _take_over(entry, row, given)
+            entry.scheduled_at = None
+        restart_if_finished(entry, texts, at, texts)
+        state, anchor = changes.state_of(row), entry.anchor
+        state.due, state.hold = None, None
+        state.at = anchor.timestamp() if anchor and anchor is entry.scheduled_at else None
+        change = changes.editing(row, state, meta=entry.history_text())
+        change.add = score_of(entry, state, at)
+        return change
 
-def _history_change(save: _Save, now: datetime) -> Change:
-    """Return the change that stores what an entry knows of its last run."""
-    entry = save.entry
-    restart_if_finished(entry, save.old, now, save.old)
-    state, anchor = state_of(save.row), entry.anchor
-    state.due, state.hold = None, None
-    state.at = anchor.timestamp() if anchor and anchor is entry.scheduled_at else None
-    change = editing(save.row, state, meta=entry.history_text())
-    if save.row.definition is None:
-        change.expect = NOTHING_HAS  # only a stored entry has a history
-    change.add = score_of(entry, state, now)
-    return change
+    row = changes.change_all(store, [key], moved, new=True).get(key)
+    if row is not None and row.definition is not None:
+        _remember(entry, row, entry.seen_texts)

@@ -126,8 +126,7 @@ class Ready(NamedTuple):
             entry, (self.definition, self.policy), datetime.now(UTC), changes.texts_in(row)
         )
         if restarts or (is_new and not meta):
-            last_run_at = saving.default_last_run(entry)
-            if last_run_at is not None and last_run_at.timestamp() > now + saving.TOLERANCE:
+            if saving.is_ahead(entry, now):
                 entry.last_run_at = from_timestamp(now)
             meta = entry.history_text()
             state = with_runtime(state, _runtime_of(entry))
@@ -205,7 +204,7 @@ class Importer:
             return planned[row.key].change(row, now)
 
         for keys in reading.batches(planned):
-            edits.change_all(self._store, keys, change, new=True)
+            changes.change_all(self._store, keys, change, new=True)
             if progress is not None:
                 progress(len(keys))
 

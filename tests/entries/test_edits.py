@@ -104,7 +104,7 @@ def test_an_edit_during_a_pause_is_kept(world: World) -> None:
 
 def test_a_pause_gives_up_after_some_tries(world: World) -> None:
     entry = world.saved()
-    world.store.before = [world.run] * 9
+    world.store.before = [world.run] * 21
     with pytest.raises(ConflictError):
         edits.pause_entry(world.store, entry)
     assert world.definition()["enabled"] is True

@@ -147,7 +147,7 @@ def test_a_backfill_is_refused(world: World) -> None:
     with pytest.raises(InvalidEntryError, match="is not scheduled"):
         edits.request_backfill(world.store, entry, since, until)
     edits.resume_entry(world.store, entry)
-    world.store.before = [world.run] * 9
+    world.store.before = [world.run] * 21
     with pytest.raises(ConflictError):
         edits.request_backfill(world.store, entry, since, until)
     world.store.before = [None, lambda: edits.delete(world.other, [entry.key])]

@@ -152,6 +152,7 @@ def test_a_change_of_a_calendar_takes_effect_at_once_on_all_its_entries(
     RedBeatSchedulerEntry("b", "t", hourly, app=world.app, exclude="other").save()
     RedBeatSchedulerEntry("c", "t", hourly, app=world.app).save()
     scheduler = world.scheduler()
+    scheduler.tick()
     before = {name: world.score(name) for name in ("a0", "a1", "a2", "b", "c")}
     assert schedule.save_calendar(Calendar("holidays", days=today(world))) == 3
     scheduler.tick()
