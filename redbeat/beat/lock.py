@@ -74,8 +74,6 @@ class BeatLock:
         self.timeout = timeout
         self.token = token or new_token()
         self.leading: bool | None = None
-        #: How this beat lost the lock, for the log; "" if it did not lose the lock.
-        self.lost = ""
         self._store = store
         self._clock = clock
         self._silent = silent
@@ -152,9 +150,7 @@ class BeatLock:
             if not self.leading:
                 self._lead()
             return
-        if self.leading:
-            self.lost = f"{self.key} to {reply.holder}"
-        elif reply.holder == NOT_A_LOCK and self.leading is None:
+        if reply.holder == NOT_A_LOCK and self.leading is None:
             logger.error(
                 "beat: The key %s is not a lock; rename or delete it, or set redbeat_lock_key",
                 self.key,
@@ -174,7 +170,6 @@ class BeatLock:
 
     def _lead(self) -> None:
         self.leading = True
-        self.lost = ""
         self._holder = ""
         logger.info("beat: Acquired lock")
 
@@ -209,8 +204,6 @@ class CustomLock:
         self.timeout = timeout
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
-        #: How this beat lost the lock, for the log; "" if it did not lose the lock.
-        self.lost = ""
 
     def keep(self) -> bool:
         """Extend or acquire the lock; return whether this beat holds the lock.
@@ -220,13 +213,10 @@ class CustomLock:
         try:
             self._extend()
             held = True
-        except LockError as error:
-            if self.leading:
-                self.lost = f"{self.key} ({error})"
+        except LockError:
             held = bool(self.lock.acquire(blocking=False))
         if held and not self.leading:
             logger.info("beat: Acquired lock")
-        self.lost = "" if held else self.lost
         self.leading = held
         return held
 
@@ -264,6 +254,8 @@ class Lead:
         self._lock: BeatLock | CustomLock | None = lock
         #: Whether this beat led at its last turn.
         self._was_leading = False
+        #: Which lock this beat lost, and to whom; "" if it did not lose the lock.
+        self._lost = ""
 
     @property
     def timeout(self) -> float:
@@ -302,27 +294,31 @@ class Lead:
         return held
 
     def observe(self, holder: str) -> None:
-        """Tell others when this beat has begun or ceased to lead; ``holder`` has the lock now."""
+        """Tell others when this beat has begun or ceased to lead.
+
+        ``holder`` has the lock now, "" if this beat gave it away.
+        """
         lock = self._lock
         leads = lock is not None and bool(lock.leading)
         self._health.observe(leads or lock is None, holder == NOT_A_LOCK)
         if leads is self._was_leading:
             return
-        self._was_leading = leads
+        self._was_leading, self._lost = leads, ""
         if leads:
             emit(lock_acquired, self._scheduler)
             return
         emit(lock_lost, self._scheduler, holder=holder)
-        if lock is not None and lock.lost and not self._exits:
-            logger.warning("beat: Lost the lock %s, standing by", lock.lost)
+        if lock is not None and holder:
+            self._lost = f"{lock.key} to {holder}"
+            if not self._exits:
+                logger.warning("beat: Lost the lock %s, standing by", self._lost)
 
     def ending(self) -> LockNotOwnedError | None:
         """Return the error with which a beat ends that lost its lock, None if it stands by."""
-        lock = self._lock
-        if lock is None or not lock.lost or not self._exits:
+        if not self._lost or not self._exits:
             return None
         ends = "this beat ends, because redbeat_on_lock_lost is 'exit'"
-        return LockNotOwnedError(f"lost the lock {lock.lost}; {ends}")
+        return LockNotOwnedError(f"lost the lock {self._lost}; {ends}")
 
     def release(self, *, answered: bool) -> None:
         """Release the lock if this beat holds it, or may hold it. One round trip.

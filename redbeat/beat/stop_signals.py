@@ -6,14 +6,8 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
-
-#: The functions of ``signal`` without their Python wrappers.
-#: A wrapper takes six times as long as its function, because it converts values to enumerations.
-get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
 #: The signals that stop a beat.
 #: A handler of a stop signal may raise an exception at any point of the code.
@@ -45,13 +39,13 @@ class Stop:
         """Let stop signals end this process, unless the program uses ``SIGALRM`` itself."""
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and hasattr(signal, "SIGALRM"):
-            self._enabled = get_handler(signal.SIGALRM) == signal.SIG_DFL
+            self._enabled = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
     def begin(self) -> None:
         """Begin to stop; the process ends in time."""
         if self._enabled and not self._begun:
             self._begun = True
-            set_handler(signal.SIGALRM, self._end)
+            signal.signal(signal.SIGALRM, self._end)
             atexit.register(self.end)  # Python takes the handler away at its very end
             signal.setitimer(signal.ITIMER_REAL, LONGEST_STOP, LONGEST_EXIT)
 
@@ -101,10 +95,10 @@ class HeldSignals:
 
     def __enter__(self) -> HeldSignals:
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: get_handler(number) for number in STOP_SIGNALS}
+            self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():
                 if callable(handler) or handler == signal.SIG_DFL:
-                    set_handler(number, self._hold)
+                    signal.signal(number, self._hold)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -127,4 +121,4 @@ class HeldSignals:
         handlers, self._handlers = self._handlers, {}
         for number, handler in handlers.items():
             if handler is not None:
-                set_handler(number, handler)
+                signal.signal(number, handler)

@@ -427,10 +427,8 @@ class Sync:
         if before:
             logger.warning("beat: The time zone changed from %s to %s", before, zone)
             count = 0
-            parts = self.store.scan()
-            members = {key for part in parts for key, score in part if score != PARKED}
-            for keys in reading.batches(sorted(members)):
-                rows = read_rows(self.store, keys)
+            for page in reading.batches(chain.from_iterable(self.store.scan())):
+                rows = read_rows(self.store, [key for key, score in page if score != PARKED])
                 found = [self._in_new_zone(row, before, now) for row in rows]
                 written = [change for change in found if change is not None]
                 if self.turn.exchange(written).standing == words.STANDBY:
