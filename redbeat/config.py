@@ -179,13 +179,10 @@ class RedBeatConfig(settings.Settings):
         """
         if client is self._client:
             return
-        before, cluster = self.key_prefix, is_cluster(client)
+        cluster = is_cluster(client)
         if cluster is not self.cluster:
             self._read_keys(cluster)
         self._client = client
-        if self.key_prefix != before:
-            message = "app.redbeat_redis is a %s: the key prefix is now %r instead of %r"
-            logger.warning(message, type(client).__name__, self.key_prefix, before)
 
     def dubious_settings(self) -> Iterator[tuple[str, str]]:
         """Yield (problem, remedy) for each setting that is unknown or probably a mistake."""

@@ -53,7 +53,8 @@ class Endpoint:
         """Whether connections are encrypted.
 
         ``broker_use_ssl`` turns TLS on only for the URL of the broker, because another URL usually
-        names another server. No setting turns TLS on for a single server whose URL says ``redis``.
+        names another server. ``redbeat_redis_use_ssl`` does so unless ``redbeat_redis_url`` is the
+        ``redis`` URL of a single server.
         """
         if self.scheme in SOCKETS:
             return False
@@ -76,7 +77,12 @@ def read_endpoint(app: Celery) -> Endpoint:
     options = _source_of(app, "redbeat_redis_options", "broker_transport_options")
     if not isinstance(use_ssl.value, (bool, Mapping, type(None))):
         raise ConfigurationError(f"{use_ssl.setting} must be True, False or a dict of ssl_ options")
-    return Endpoint(replace(url, value=url_text(url.value)), use_ssl, _with_checks(options))
+    checked = check_options(options.value or {}, options.setting)
+    if options.inherited:
+        checked = {name: checked[name] for name in checked if name in REDBEAT_OPTIONS}
+    return Endpoint(
+        replace(url, value=url_text(url.value)), use_ssl, replace(options, value=checked)
+    )
 
 
 def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
@@ -87,16 +93,6 @@ def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
         # the environment.
         return Source(broker_setting, getattr(app.conf, broker_setting), inherited=True)
     return Source(setting, value)
-
-
-def _with_checks(source: Source) -> Source:
-    options = {} if source.value is None else source.value
-    if not isinstance(options, Mapping):
-        what = f"must be a dict, not of type {type(options).__name__}"
-        raise ConfigurationError(f"{source.setting} {what}")
-    if source.inherited:
-        options = {name: options[name] for name in options if name in REDBEAT_OPTIONS}
-    return replace(source, value=check_options(options, source.setting))
 
 
 def _text(value: Any) -> str:
@@ -152,6 +148,8 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     options that RedBeat does not use. Raises :exc:`ConfigurationError` for a value that cannot be
     converted. The error message contains ``setting`` and the name of the option.
     """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
     checked = dict(options)
     for name in options.keys() & REDBEAT_OPTIONS.keys():
         value = checked[name]

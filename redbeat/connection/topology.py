@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import redis
 from redis import Redis, exceptions
@@ -26,8 +26,6 @@ from .urls import SCHEMES, SOCKETS, Address, parse_url
 
 logger = get_logger("celery.beat")
 
-
-RawClient: TypeAlias = "Redis | RedisCluster"
 
 #: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
 SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -151,7 +149,7 @@ class MasterClient(Redis):
             raise
 
 
-def build(parameters: Parameters) -> RawClient:
+def build(parameters: Parameters) -> Redis | RedisCluster:
     """Return a client for ``parameters``. No round trips.
 
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
