@@ -23,7 +23,7 @@ from redbeat.entries.state import LONGEST_NOTE, Pause, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule, shown_state
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
-from redbeat.storage.reading import batches
+from redbeat.storage.reading import batches, not_an_entry
 from redbeat.storage.rows import Change, Row, digest_of
 from redbeat.storage.store import Store
 

@@ -14,8 +14,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "its task ids change."
         ),
         "entries/saving.py",
-        "    state.due = None\n    if entry.enabled:",
-        "    state.due, state.identity = None, history.new_identity()\n    if entry.enabled:",
+        "    state.due = None\n    if entry.enabled",
+        "    state.due, state.identity = None, history.new_identity()\n    if entry.enabled",
         (
             "tests/entries/test_saves.py",
             "tests/schedule/test_identity.py",
@@ -25,8 +25,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "save-forgets-decision",
         "A save drops the decision on a run that may have been sent.",
         "entries/saving.py",
-        "    state.due = None\n    if entry.enabled:",
-        "    state.due, state.hold = None, None\n    if entry.enabled:",
+        "    state.due = None\n    if entry.enabled",
+        "    state.due, state.hold = None, None\n    if entry.enabled",
         ("tests/entries/test_saves.py",),
     ),
     Mutant(
@@ -84,8 +84,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "save-ignores-conflict",
         "A save overwrites a history that was written since the entry was loaded.",
         "entries/saving.py",
-        "change = editing(row, state, save.texts, save.meta)\n",
-        "change = editing(row, state, save.texts, save.meta)\n    change.expect = None\n",
+        "save.texts, save.meta)\n",
+        "save.texts, save.meta)\n    change.expect = None\n",
         ("tests/entries/test_saves.py",),
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "saved-trigger-waits",
         "A save of an entry with a waiting trigger sets the score of the schedule.",
         "entries/saving.py",
-        ("if state.triggers:\n        return NOW"),
-        "if False:\n        return NOW",
+        "if state.triggers:\n        return changes.NOW",
+        "if False:\n        return changes.NOW",
         (
             "tests/entries/test_saves.py",
             "tests/schedule/test_trigger.py",
