@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -204,23 +203,6 @@ class Beat:
             seconds: float | None = self._scheduler.send_if_due(entry, **options)
             return seconds
         return self.guarded(partial(self._own_tick.run, entry, options))
-
-    def ask(self, start: Callable[[Callable[[], Reply]], Future[Reply]]) -> Future[Reply]:
-        """Carry out the first turn of the next tick in the thread that ``start`` starts.
-
-        Call no method of this beat before it is done.
-        """
-        look = self._next_look()
-        reserved = look.late or 0  # the other parts are asked before this one has answered
-        self._pace.spend(reserved)
-        asked = start(partial(self._turn.ask, look))
-
-        def reply() -> Reply:
-            self._pace.spend(-reserved)
-            return asked.result()
-
-        self._turn.ahead = reply
-        return asked
 
     def guarded(self, work: Callable[[], W]) -> W | float:
         """Return the result of ``work``, or the seconds to wait after an error."""
@@ -446,7 +428,6 @@ class Beat:
 
     def leave(self) -> None:
         """Call :meth:`flush`, and say that this beat has nothing in hand and is not there."""
-        self._turn.ahead = None  # what it gave out stays due
         self.flush()
         if not self._is_there:
             return

@@ -5,10 +5,9 @@ belongs to the process, such as the broker, messages and own code. So a schedule
 one beat, no list of parts, and pays nothing for them. (The other way, one beat whose rows, lock,
 holds, upkeep and suspects each name their part, puts a number into every file of the beat.)
 
-The first turn of each tick is carried out in a thread: all parts are asked at once, and those that
-have answered go on, one after another. A server that does not answer, or to which no connection can
-be made, keeps only its own parts waiting, until the time-outs of its connections have passed. If it
-falls silent in the middle of a tick, it delays the others once, by the deadline of a turn.
+The parts are ticked one after another. A server that does not answer, or to which no connection can
+be made, delays the other parts once, by the deadline of a request; after that it is asked in a
+thread, and its parts go on when it has answered.
 
 The first part has the list of all active beats, because every beat works on the first part, as its
 leader or as a standby. From that list each beat computes which parts are its own. Two beats that
@@ -19,10 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
-from threading import current_thread
 from typing import Any, Final, cast
 
 from redis import exceptions
@@ -37,6 +35,7 @@ from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
 from redbeat.storage.keys import layout_of
+from redbeat.storage.reading import Presence
 from redbeat.storage.rows import Reply, Request
 from redbeat.storage.scripts import SPARE_CONNECTIONS
 from redbeat.storage.store import Store
@@ -49,83 +48,104 @@ logger = get_logger("celery.beat")
 #: Seconds between two reads of the list of active beats.
 LOOK_INTERVAL: Final = 1.0
 
-#: Seconds for which a tick waits for the parts that it has asked.
-PATIENCE: Final = 0.1
-
-#: Seconds after which a turn that was not asked ahead counts as failed.
+#: Seconds after which a request counts as failed.
 DEADLINE: Final = 0.5
 LATE: Final = f"Redis has not answered for {DEADLINE} s"
 
 #: How the names of the threads begin that wait for parts.
 THREAD: Final = "redbeat-part"
 
-#: Seconds until the next tick looks whether the other parts have answered.
-ANSWER_POLL: Final = 0.05
-
 
 class PatientStore:
-    """The store of a part, whose turns have a deadline.
+    """The store of a part, whose requests have a deadline.
 
-    A turn that takes longer counts as failed. It goes on in its thread, and the next turn, which
-    repeats its changes, fails as well until it has ended.
+    A request that takes longer counts as failed, and goes on in its thread. The next requests to
+    its server fail at once, until it has ended and the server answers again.
+
+    Arguments:
+        store: the store of the part.
+        executor: carries out the requests.
+        late: for each server that is silent, the request that took too long, or the one that asks
+            since then whether the server answers. Shared by all parts.
     """
 
-    def __init__(self, store: Store, executor: Executor) -> None:
-        self._store, self._executor = store, executor
-        self._late: Future[Reply] | None = None
+    def __init__(self, store: Store, executor: Executor, late: dict[object, Future[Any]]) -> None:
+        self._store, self._executor, self._late = store, executor, late
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def turn(self, request: Request) -> Reply:
-        """Carry out a turn, in this thread if it is one of the executor; see :class:`Store`."""
-        if current_thread().name.startswith(THREAD):
-            self._end_late()
-            return self._store.turn(request)
+        """Carry out a turn; see :class:`Store`."""
         return self.begin_turn(request)()
 
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
         """Begin a turn, and return a function that waits for the reply until the deadline."""
-        self._end_late()
-        future = self._executor.submit(self._store.turn, request)
-        return lambda: self._answer(future)
+        return self._begin(self._store.turn, request)
 
-    def _answer(self, future: Future[Reply]) -> Reply:
-        if wait([future], DEADLINE).not_done:
-            self._late = None if future.cancel() else future
-            raise exceptions.TimeoutError(LATE)
-        return future.result()
+    def beats(self, within: float) -> list[Presence]:
+        """Return the list of beats; see :class:`Store`."""
+        found: list[Presence] = self._begin(self._store.beats, within)()
+        return found
 
-    def _end_late(self) -> None:
-        if self._late is not None and wait([self._late], DEADLINE).not_done:
-            raise exceptions.TimeoutError(LATE)
-        self._late = None
+    def settle(self) -> None:
+        """Wait until the deadline for a request that took too long."""
+        late = self._late.get(server_of(self._store))
+        if late is not None:
+            wait([late], DEADLINE)
+
+    def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        server = server_of(self._store)
+        if server in self._late:
+            self._check(server)
+        future = self._executor.submit(work, *args)
+        return lambda: self._answer(server, future)
+
+    def _answer(self, server: object, future: Future[Any]) -> Any:
+        if wait([future], DEADLINE).done:
+            return future.result()
+        if not future.cancel():
+            self._late[server] = future
+        raise exceptions.TimeoutError(LATE)
+
+    def _check(self, server: object) -> None:
+        """Raise an error, without waiting, while a server is silent."""
+        late = self._late[server]
+        if late.done():
+            if late.exception() is None:
+                del self._late[server]
+                return
+            self._late[server] = self._executor.submit(self._store.time)
+        raise exceptions.TimeoutError(LATE)
+
+
+def server_of(store: Store) -> object:
+    """Return a value that identifies the server of a part, "" if it is unknown."""
+    try:
+        node = node_of(store.client, store.keys.schedule)
+    except (RedisError, OSError):
+        return ""
+    if node is store.client:
+        return node
+    where = node.connection_pool.connection_kwargs
+    return where.get("host"), where.get("port")
 
 
 class Part:
-    """The beat of one part, the local time of its next tick, and what it was asked."""
+    """The beat of one part, and the local time of its next tick."""
 
-    def __init__(self, number: int, store: Store, beat: Beat) -> None:
+    def __init__(self, number: int, store: PatientStore, beat: Beat) -> None:
         self.number, self.store, self.beat = number, store, beat
         #: Whether this beat works on the part. Every beat works on the first one.
         self.owned = number == 0
         #: Whether the part now belongs to another beat, but this beat may still hold its lock.
         self.leaving = False
         self.next_at = -math.inf
-        self.asked: Future[Reply] | None = None
-        #: The local time until which a tick waits for the answer.
-        self.awaited_until = 0.0
 
     @property
     def answers(self) -> bool:
         """Whether this beat works on the part, and the part answered its last tick."""
         return self.owned and self.beat.available
-
-    def settle(self) -> Beat:
-        """Wait until the part has answered, and return its beat."""
-        if self.asked is not None:
-            wait([self.asked])
-        return self.beat
 
 
 class PartedBeat:
@@ -142,7 +162,7 @@ class PartedBeat:
         conf = ensure_conf(scheduler.app)
         self._clock: Callable[[], float] = scheduler.clock
         self._layout = layout_of(conf)
-        self._client, shared = stores[0].client, Shared(scheduler, stores[0].client)
+        shared, late = Shared(scheduler, stores[0].client), dict[object, "Future[Any]"]()
         lock_key = scheduler.lock_key
         terms = (scheduler.lock_timeout, self._clock, new_token(), self._silence_of)
         # Of few connections, one is for the wake-up, and one for the beat itself.
@@ -155,14 +175,12 @@ class PartedBeat:
             key = lock_key and self._layout.lock_key(number, lock_key)
             lock = BeatLock(store, key, *terms) if key else None
             self.locks.append(lock)
-            patient = PatientStore(store, self.executor) if threads == len(stores) else store
+            patient = PatientStore(store, self.executor, late)
             beat = Beat(scheduler, cast("Store", patient), lock, statics[number], shared)
-            self._parts.append(Part(number, store, beat))
+            self._parts.append(Part(number, patient, beat))
         self.health = BeatHealth(self._clock)
-        #: The read of the list of beats that has not ended.
-        self._beats: Future[Any] | None = None
-        #: The local times of the last read of the list of beats, and of the last tick of part 0.
-        self._looked_at = self._first_ticked_at = -math.inf
+        #: The local time of the last read of the list of beats.
+        self._looked_at = -math.inf
         #: The local time of the last request of each beat to the first part.
         self._seen_at: dict[str, float] = {}
         #: The local times of the first and the last list of beats.
@@ -202,79 +220,22 @@ class PartedBeat:
             self._observe_health()
 
     def _tick(self, stop: HeldSignals) -> float:
-        self._ask(self._due())
-        for part in self._answered():
-            part.asked, part.beat.max_tick = None, MAX_TICK / len(self._own_parts())
+        own_parts = self._own_parts()
+        for part in sorted(own_parts, key=lambda part: part.next_at):
+            if part.next_at > self._clock():
+                break
+            part.beat.max_tick = MAX_TICK / len(own_parts)
             pause = part.beat.tick()
             part.beat.settle()
             part.next_at = self._clock() + pause
-            if not part.beat.available:
-                self._hold_back(part)
             if stop.pending:
                 return 0.0
-            if self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._ask([self._parts[0]])  # other beats must see that this beat is alive
         self._read_beats()
         for part in self._parts:
             if part.leaving:
                 self._leave(part)
-        return self._pause()
-
-    def _due(self) -> list[Part]:
-        """Return the parts to ask; of those that failed on one server, only one."""
-        now, found, tried = self._clock(), [], set[object]()
-        for part in sorted(self._own_parts(), key=lambda part: part.next_at):
-            server = None if part.beat.available else self._server_of(part)
-            if part.next_at <= now and server not in tried:
-                found.append(part)
-                tried |= {server} - {None}
-        return found
-
-    def _hold_back(self, failed: Part) -> None:
-        """Let all parts of a server that failed wait until it is tried again.
-
-        A client of a cluster asks for all nodes after a failure, and connects to them again.
-        """
-        server = self._server_of(failed)
-        for part in self._own_parts():
-            if self._server_of(part) == server:
-                part.next_at = max(part.next_at, failed.next_at)
-
-    def _ask(self, parts: Iterable[Part]) -> None:
-        """Carry out the first turn of the next tick of parts, in threads."""
-        for part in parts:
-            if part.number == 0:
-                self._first_ticked_at = self._clock()
-            if part.asked is None:
-                part.awaited_until = self._clock() + PATIENCE
-                part.asked = part.beat.ask(self.executor.submit)
-
-    def _answered(self) -> Iterator[Part]:
-        """Yield the parts that have answered, those first that were due first.
-
-        Waits a moment for those that were just asked; for a part that failed the last time only if
-        all did.
-        """
-        while asked := [part for part in self._parts if part.asked is not None]:
-            done = [part for part in asked if part.asked is not None and part.asked.done()]
-            yield from sorted(done, key=lambda part: part.next_at)
-            if done:
-                continue
-            now = self._clock()
-            usual = [part for part in asked if part.beat.available]
-            awaited = [part for part in usual or asked if part.awaited_until > now]
-            futures = [part.asked for part in awaited if part.asked is not None]
-            left = max((part.awaited_until - now for part in awaited), default=0.0)
-            if not wait(futures, left, FIRST_COMPLETED).done:
-                return
-
-    def _pause(self) -> float:
-        now = self._clock()
-        times = [self._looked_at + LOOK_INTERVAL]
-        for part in self._own_parts():
-            waits = part.asked is not None or not part.beat.available
-            times.append(max(part.next_at, now + ANSWER_POLL) if waits else part.next_at)
-        return max(min(times) - now, 0.0)
+        times = [self._looked_at + LOOK_INTERVAL, *(part.next_at for part in self._own_parts())]
+        return max(min(times) - self._clock(), 0.0)
 
     def _own_parts(self) -> list[Part]:
         return [part for part in self._parts if part.owned]
@@ -287,19 +248,13 @@ class PartedBeat:
         Two round trips, unless the first part did not answer its last tick.
         """
         part, lock = self._parts[0], self.locks[0]
-        patience = 0.0
-        if self._beats is None:
-            if self._clock() - self._looked_at < LOOK_INTERVAL:
-                return
-            self._looked_at = self._clock()
-            if part.asked is not None or not part.beat.available:
-                return
-            self._beats, patience = self.executor.submit(part.store.beats, FORGET_AFTER), PATIENCE
-        if wait([self._beats], patience).not_done:
+        if self._clock() - self._looked_at < LOOK_INTERVAL:
             return
-        asked, self._beats = self._beats, None
+        self._looked_at = self._clock()
+        if not part.beat.available:
+            return
         try:
-            found = asked.result()
+            found = part.store.beats(FORGET_AFTER)
         except (RedisError, OSError) as error:
             logger.warning("beat: Cannot read which beats are active: %s", described(error))
             return
@@ -328,9 +283,6 @@ class PartedBeat:
 
     def _leave(self, part: Part) -> None:
         """Give a part to its new owner, unless the part does not answer. A few round trips."""
-        if part.asked is not None and not part.asked.done():
-            return
-        part.asked = None
         part.beat.guarded(part.beat.resign)
         if part.beat.available:
             part.next_at, part.leaving = -math.inf, False
@@ -370,12 +322,12 @@ class PartedBeat:
 
     def take_lock(self) -> None:
         """Acquire the lock of the first part if it is free. One round trip."""
-        self._parts[0].settle().take_lock()
+        self._parts[0].beat.take_lock()
 
     def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
         """Send one entry if it is due, and record the run; see :meth:`Beat.run_one`."""
         number, _ = self._layout.split(entry.key)
-        return self._parts[number].settle().run_one(entry, options)
+        return self._parts[number].beat.run_one(entry, options)
 
     def use_lock(self, lock: Any, _timeout: float) -> None:
         """Raise :exc:`ConfigurationError` if a program replaced the lock."""
@@ -391,9 +343,8 @@ class PartedBeat:
         What a part does not answer, the next ticks try again.
         """
         for part in self._own_parts():
-            beat = part.settle()
-            if beat.health.leads:
-                beat.guarded(beat.sync_now)
+            if part.beat.health.leads:
+                part.beat.guarded(part.beat.sync_now)
 
     def close(self) -> None:
         """Record published runs, and close the connections of all parts."""
@@ -407,31 +358,21 @@ class PartedBeat:
         self._each(lambda beat: beat.release_lock())
 
     def _each(self, work: Callable[[Beat], None]) -> None:
-        """Call ``work`` for each beat, the first part's last; try each failing server once."""
-        broken: set[object] = set()
-        errors: list[Exception] = []
-        for part in reversed(self._parts):
-            server = self._server_of(part)
-            if server in broken:
-                continue
-            try:
-                work(part.settle())
-            except (RedisError, OSError) as error:
-                broken.add(server)
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        """Call ``work`` for each beat, the first part's last.
 
-    def _server_of(self, part: Part) -> object:
-        """Return a value that identifies the server of a part, "" if it is unknown."""
-        try:
-            node = node_of(self._client, part.store.keys.schedule)
-        except (RedisError, OSError):
-            return ""
-        if node is self._client:
-            return node
-        where = node.connection_pool.connection_kwargs
-        return where.get("host"), where.get("port")
+        After an error, parts that failed in the last tick are left out: each would take a time-out.
+        """
+        failed: list[Exception] = []
+        for part in reversed(self._parts):
+            if failed and not part.beat.available:
+                continue
+            part.store.settle()
+            try:
+                work(part.beat)
+            except (RedisError, OSError) as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _observe_health(self) -> None:
         """Combine the health of the parts: the beat is healthy if any of its parts is."""

@@ -74,8 +74,6 @@ class Turn:
         self.token = token
         self._counters = counters
         self._clock = clock
-        #: Returns the reply to the next look, which another thread carried out before.
-        self.ahead: Callable[[], Reply] | None = None
         #: The changes to send, and those without an answer, each with its owner.
         self._items: list[tuple[Change, Any]] = []
         self._in_flight: list[tuple[Change, Any]] = []
@@ -172,17 +170,7 @@ class Turn:
         self._looks_ahead, self._looked = False, NO_LOOK
 
     def look(self, look: Look | None) -> Reply:
-        """Carry out a turn with all changes and a look, and return its reply. One round trip.
-
-        None if :attr:`ahead` has the reply to a turn that was carried out already.
-        """
-        if self.ahead is not None:
-            ahead, self.ahead = self.ahead, None
-            return ahead()
-        return self.ask(look)
-
-    def ask(self, look: Look | None) -> Reply:
-        """Carry out a turn now; see :meth:`look`. One round trip."""
+        """Carry out a turn with all changes and a look, and return its reply. One round trip."""
         self.finish()
         return self._receive(self._store.turn(self._request(look)))
 
@@ -190,7 +178,7 @@ class Turn:
         """Carry the changes to Redis, and wait for the answers. One or two round trips."""
         self.finish()
         if self.pending:
-            self.ask(None)
+            self.look(None)
 
     def exchange(self, changes: Sequence[Change]) -> Reply:
         """Carry out changes of no run, which are made again after an error. One round trip.

@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat import parts
 from redbeat.beat.parts import PartedBeat
 from redbeat.codec.stored import text_of
 from redbeat.entries import edits, saving
@@ -66,7 +67,9 @@ class SlowScheduler(Scheduler):
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """An app whose parts count as on a server each."""
+    monkeypatch.setattr(parts, "server_of", lambda store: store.keys.prefix)
     with RedisServer() as server:
         app = Celery("parts", broker="memory://", set_as_current=False)
         app.conf.update(redbeat_redis_url=server.url, redbeat_shards=SHARDS, timezone="UTC")
@@ -88,8 +91,8 @@ def silence(number: int, after: int = 0) -> Iterator[threading.Event]:
 
 
 def parts_of(beat: Any) -> PartedBeat:
-    parts: PartedBeat = beat.beat
-    return parts
+    parted: PartedBeat = beat.beat
+    return parted
 
 
 def started(app: Celery, clock: Clock | None = None) -> Any:
