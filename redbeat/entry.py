@@ -304,11 +304,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         except Exception as error:
             # The JSON is valid, so the error comes from user code: from a schedule, or from an
             # entry class whose constructor does not accept an argument.
-            schedule = arguments["schedule"]  # a dict if the class does not decode it
-            may_load_elsewhere = not isinstance(error, InvalidEntryError) or (
-                not isinstance(schedule, dict) and asks_itself(schedule)
-            )
-            kind = errors.UnknownTypeError if may_load_elsewhere else DecodeError
+            is_invalid = isinstance(error, InvalidEntryError)
+            kind = DecodeError if is_invalid else errors.UnknownTypeError
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
 
     @classmethod

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from celery.exceptions import ImproperlyConfigured
 from click import ClickException
 
-from .printing import encodable
+from .printing import encodable, shortened
 
 
 class RedBeatError(Exception):
@@ -38,11 +38,6 @@ class RedBeatKeyExpiryError(RedBeatError):
 LONGEST_MESSAGE = 500
 
 
-def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """Return ``text``, shortened to at most ``longest`` characters."""
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
-
-
 class FieldError(RedBeatError):
     """The base class of :exc:`InvalidEntryError` and :exc:`DecodeError`."""
 
@@ -50,8 +45,8 @@ class FieldError(RedBeatError):
     calendars = ""
 
     def __init__(self, field: str, problem: str) -> None:
-        self.field = shortened(field)
-        self.problem = shortened(problem)
+        self.field = shortened(field, LONGEST_MESSAGE)
+        self.problem = shortened(problem, LONGEST_MESSAGE)
         super().__init__(f"{self.field}: {self.problem}")
 
 

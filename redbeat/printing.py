@@ -31,22 +31,21 @@ LOG_LIMIT: Final = 1000
 TRACEBACK_LIMIT: Final = 2000
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return ``text``, shortened to at most ``longest`` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def printable(text: str, limit: int | None = None) -> str:
     """Return ``text`` with control characters and unencodable characters escaped.
 
-    If the escaped text is longer than ``limit`` characters, a mark with the original length
-    replaces the middle of the text.
+    If the escaped text is longer than ``limit`` characters, its end is left out.
     """
-    mark = f" ...({len(text)} characters)... "
-    if limit is not None and len(text) > 2 * limit:
-        # Escaping never shortens a text, so the middle of a long text is not needed.
-        text = text[:limit] + text[-limit:]
+    if limit is not None:
+        text = text[: limit + 1]  # escaping never shortens a text
     if not (text.isascii() and text.isprintable()):
         text = "".join(map(_escaped_char, text))
-    if limit is None or len(text) <= limit:
-        return text
-    end = (limit - len(mark)) // 3
-    return f"{text[: limit - len(mark) - end]}{mark}{text[-end:]}"
+    return text if limit is None else shortened(text, limit)
 
 
 def _escaped_char(char: str) -> str:

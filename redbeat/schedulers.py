@@ -7,7 +7,7 @@ import json
 import ssl
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import MINYEAR, datetime
 from functools import cached_property
 from time import monotonic
@@ -75,9 +75,6 @@ LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 # the whole package.
 config.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 decoder.names = sys.modules[__name__]
-
-#: How many names of unfinished runs the last line of the log has.
-MOST_SHOWN = 100
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
@@ -379,18 +376,9 @@ class RedBeatScheduler(Scheduler):
         :meth:`setup_schedule` could not write them, or if Redis has lost all entries. Four round
         trips, and more for many due entries.
         """
-        return {entry.name: entry for entry in self._load_due()}
-
-    schedule = property(get_schedule)
-
-    @cached_property
-    def _overrides_schedule(self) -> bool:
-        """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
-        return type(self).schedule is not RedBeatScheduler.schedule
-
-    def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
+        entries: dict[str, RedBeatSchedulerEntry] = {}
         if is_mock(config.client_of(self.app)):
-            return
+            return entries
         rows, now = _due_rows(self.stores)
         if self._statics_unwritten or (not rows and any(map(len, self._statics))):
             self._offer_statics()
@@ -406,7 +394,15 @@ class RedBeatScheduler(Scheduler):
                 continue
             entry.put_up = bool(row.inbox) or (row.score != "" and float(row.score) <= now)
             self._statics_with(entry.name).restore(entry)
-            yield entry
+            entries[entry.name] = entry
+        return entries
+
+    schedule = property(get_schedule)
+
+    @cached_property
+    def _overrides_schedule(self) -> bool:
+        """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
+        return type(self).schedule is not RedBeatScheduler.schedule
 
     # -- running -------------------------------------------------------------------------------
 
@@ -693,10 +689,9 @@ class RedBeatScheduler(Scheduler):
             return
         self._logged_unfinished = True
         names = sorted(beat.unfinished()) if beat is not None else []
-        shown = ", ".join(names[:MOST_SHOWN]) + ", ..." * (len(names) > MOST_SHOWN)
         logger.error(
-            "beat: Ends, because Redis or the broker does not answer: %s not recorded%s",
-            *(plural(len(names), "run"), shown and f": {shown}"),
+            "beat: Ends, because Redis or the broker does not answer: %s not recorded: %s",
+            *(plural(len(names), "run"), ", ".join(names) or "none"),
         )
 
     def _close(self, beat: Beat | PartedBeat | None) -> None:

@@ -90,10 +90,7 @@ def _started(task: Any, **_event: Any) -> None:
     sent.
     """
     request = task.request
-    fields = request.__dict__
-    headers = fields.get("headers")
-    is_of_beat = not fields.keys().isdisjoint(RUN_HEADERS)
-    if is_of_beat or (headers and not headers.keys().isdisjoint(RUN_HEADERS)):
+    if any(_header(request, name) for name in RUN_HEADERS):
         setattr(request, STARTED, time.monotonic())
 
 

@@ -51,11 +51,10 @@ def test_printable_text_is_encodable_short_and_one_line(text: str, limit: int) -
     assert len(shown.splitlines()) <= 1
 
 
-def test_a_long_text_keeps_both_ends_and_its_length() -> None:
+def test_a_long_text_keeps_its_beginning() -> None:
     shown = printable("begin" + "\n" * 1_000_000 + "end", 100)
     assert shown.startswith("begin\\n")
-    assert shown.endswith("end")
-    assert "(1000008 characters)" in shown
+    assert shown.endswith("\\n...")
 
 
 def test_a_name_in_data_changes_only_what_cannot_be_encoded() -> None:

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
-from redbeat.errors import DecodeError, shortened
-from redbeat.printing import SURROGATES, encodable
+from redbeat.errors import DecodeError
+from redbeat.printing import SURROGATES, encodable, shortened
 
 #: Maximum number of levels of nested lists and dicts in a JSON text.
 MAX_DEPTH: Final = 200
