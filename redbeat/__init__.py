@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .codec.types import register_schedule_type
     from .entries.backfill import Backfill, Planned
     from .entries.decide import Expected
+    from .entries.history import Occurrence, RunResult
     from .entries.policy import Policy
-    from .entries.runs import Occurrence, RunResult
     from .entries.status import EntryStatus, Failing, Overdue, Record
     from .entry import EntryArguments, RedBeatSchedulerEntry
     from .errors import (
@@ -63,7 +63,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "entries.decide": ("Expected",),
     "entries.status": ("Overdue", "EntryStatus", "Failing", "Record"),
     "entries.policy": ("Policy",),
-    "entries.runs": ("Occurrence", "RunResult"),
+    "entries.history": ("Occurrence", "RunResult"),
     "entry": ("EntryArguments", "RedBeatSchedulerEntry"),
     "errors": (
         *("CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"),

@@ -29,9 +29,16 @@ from redbeat.entries import policy as policies
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import DISABLED, PARKED, Decision, Expected, Plan, Run
-from redbeat.entries.history import History, SavedState, Texts, decode_meta, encode_meta
+from redbeat.entries.history import (
+    TRIGGERED,
+    History,
+    Occurrence,
+    SavedState,
+    Texts,
+    decode_meta,
+    encode_meta,
+)
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
-from redbeat.entries.runs import TRIGGERED, Occurrence
 from redbeat.entries.status import EntryStatus
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger

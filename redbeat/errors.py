@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from celery.beat import SchedulingError
 from celery.exceptions import ImproperlyConfigured
 from click import ClickException
 
@@ -141,3 +142,10 @@ class ConflictError(RedBeatError):
             f"{name!r} was changed by somebody else after it was loaded; load the entry again"
         )
         self.name = name
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error that Celery wrapped in a ``SchedulingError``, or ``error`` itself."""
+    while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
+        error = error.__cause__ or error.__context__ or error
+    return error

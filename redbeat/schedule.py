@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving
+from redbeat.entries.history import Occurrence
 from redbeat.entries.policy import in_utc
-from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import QUARANTINED, EntryState, EntryStatus, Record, quarantine_note
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts

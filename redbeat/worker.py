@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redbeat.beat.message import OVERLAP_HEADER
 from redbeat.codec.stored import moment_in
 from redbeat.config import App, client_of, unretried
-from redbeat.entries.runs import RunResult, RunState
+from redbeat.entries.history import RunResult, RunState
 from redbeat.entries.state import end_line
 from redbeat.errors import reason_of
 from redbeat.printing import get_logger, plural, printable

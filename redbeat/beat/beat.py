@@ -18,9 +18,8 @@ from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Run
-from redbeat.entries.runs import cause_of
 from redbeat.entries.state import read_inbox
-from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, cause_of
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural

@@ -16,8 +16,7 @@ from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseE
 from redbeat.calendar.times import time_from
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
 from redbeat.connection.urls import safe_url, url_scheme
-from redbeat.entries.runs import cause_of
-from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError
+from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError, cause_of
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.own_keys import OwnKeys

@@ -23,8 +23,7 @@ from redbeat.config import RedBeatConfig
 from redbeat.connection.cluster import is_cluster
 from redbeat.connection.topology import connection_like
 from redbeat.entries.run import Run
-from redbeat.entries.runs import cause_of
-from redbeat.errors import NoQueueError, RedBeatError, described
+from redbeat.errors import NoQueueError, RedBeatError, cause_of, described
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.checks import REFUSAL

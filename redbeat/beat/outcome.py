@@ -16,10 +16,10 @@ from redbeat.config import RedBeatConfig
 from redbeat.entries import changes, verdicts
 from redbeat.entries import state as states
 from redbeat.entries.decide import PARKED
+from redbeat.entries.history import run_line
 from redbeat.entries.run import FIRST, HOLD, INSIDE, RECORD, RELEASE, REST, Run
-from redbeat.entries.runs import cause_of, run_line
 from redbeat.entries.state import State
-from redbeat.errors import reason_of
+from redbeat.errors import cause_of, reason_of
 from redbeat.metrics.counters import Counters
 from redbeat.printing import encodable, get_logger, plural
 from redbeat.storage import words

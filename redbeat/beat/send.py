@@ -11,7 +11,7 @@ from redbeat.beat.amqp_pipe import AmqpPipe
 from redbeat.beat.broker import is_refusal
 from redbeat.beat.redis_pipe import RedisPipe
 from redbeat.entries.run import Run
-from redbeat.entries.runs import cause_of
+from redbeat.errors import cause_of
 
 from .one_step import Watch
 

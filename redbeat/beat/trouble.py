@@ -16,8 +16,7 @@ from redis.exceptions import ResponseError
 from redbeat.beat.broker import broker_address
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entries.runs import cause_of
-from redbeat.errors import reason_of
+from redbeat.errors import cause_of, reason_of
 from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.signals import broker_back, broker_lost, emit, redis_back, redis_lost

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
-from redbeat.entries.runs import Occurrence
+from redbeat.entries.history import Occurrence
 from redbeat.entries.status import NOT_SCHEDULED, PAUSED, STATES, EntryState
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, find, forecast

@@ -15,9 +15,8 @@ from redbeat.codec.stored import string_in, texts_in
 from redbeat.entries import backfill, changes
 from redbeat.entries.backfill import MAX_TRIGGERS, MIN_RATE, Backfill
 from redbeat.entries.decide import DISABLED
-from redbeat.entries.history import Texts
+from redbeat.entries.history import SENT_OUTCOMES, Texts, read_history
 from redbeat.entries.policy import in_utc
-from redbeat.entries.runs import SENT_OUTCOMES, read_history
 from redbeat.entries.saving import entry_of, score_of
 from redbeat.entries.state import LONGEST_NOTE, Pause, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule, shown_state

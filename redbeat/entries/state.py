@@ -22,7 +22,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec import stored
 from redbeat.entries.backfill import MAX_SPANS, MIN_RATE, Backfill, Span
 from redbeat.entries.decide import Trigger, is_id
-from redbeat.entries.runs import RunState
+from redbeat.entries.history import RunState
 from redbeat.storage import words
 
 SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
@@ -136,8 +136,8 @@ class Quarantine(NamedTuple):
 class Ended(NamedTuple):
     """The end of a run as a worker reported it. ``at`` is in UNIX seconds.
 
-    For the others, see :class:`redbeat.entries.runs.RunResult`; with ``state`` "" it is only known
-    that the run ended. The time is last, because Redis adds it.
+    For the others, see :class:`redbeat.entries.history.RunResult`; with ``state`` "" it is only
+    known that the run ended. The time is last, because Redis adds it.
     """
 
     id: str

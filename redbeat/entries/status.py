@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in, record_in, string_in, texts_in
 from redbeat.config import ensure_conf
-from redbeat.entries import runs, verdicts
+from redbeat.entries import verdicts
 from redbeat.entries.changes import state_of
 from redbeat.entries.definition import decode_policy
+from redbeat.entries.history import LOST, Occurrence, RunResult, read_history
 from redbeat.entries.policy import Policy
-from redbeat.entries.runs import Occurrence, RunResult
 from redbeat.entries.state import Pause, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
@@ -321,7 +321,7 @@ def history_of(entry: Any) -> list[Occurrence]:
     (row,) = store.read([entry.writable_key()], history=True).rows
     identity = state_of(row).identity
     entry.saved_state = entry.saved_state._replace(identity=identity)
-    found = runs.read_history(texts_in(row.history), entry.own_task_id)
+    found = read_history(texts_in(row.history), entry.own_task_id)
     found = _with_results(found[: ensure_conf(entry.app).history_size], row)
     unreported = {run for run in found if run.was_sent and run.result is None}
     tracks_runs = getattr(entry.app, "redbeat_tracks_runs", False)
@@ -330,7 +330,7 @@ def history_of(entry: Any) -> list[Occurrence]:
         return found
     until = store.time() - entry.policy_field("overlap_timeout")
     lost = {run for run in unreported if since <= run.dispatched_at.timestamp() <= until}
-    return [run._replace(result=runs.LOST) if run in lost else run for run in found]
+    return [run._replace(result=LOST) if run in lost else run for run in found]
 
 
 def _with_results(found: list[Occurrence], row: Row) -> list[Occurrence]:

@@ -21,9 +21,16 @@ from redbeat.entries import decide
 from redbeat.entries import state as states
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import DISABLED, Decision, Plan, score_of
-from redbeat.entries.history import History, encode_meta, history_after_save
+from redbeat.entries.history import (
+    PERHAPS_SENT,
+    SENT,
+    SKIPPED,
+    History,
+    encode_meta,
+    history_after_save,
+    run_line,
+)
 from redbeat.entries.run import Rule, Run
-from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, run_line
 from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Pause, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural

@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any, Final
 
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.runs import Occurrence
+from redbeat.entries.history import Occurrence
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, iso, overdue_text, plain

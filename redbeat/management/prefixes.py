@@ -16,7 +16,7 @@ from redbeat.codec.stored import array_of, score_in, text_of, texts_in
 from redbeat.codec.stored import bytes_of as key_of
 from redbeat.config import App, ensure_conf, key_aside
 from redbeat.entries import changes, decide
-from redbeat.entries.runs import with_ids
+from redbeat.entries.history import with_ids
 from redbeat.errors import ConfigurationError
 from redbeat.storage import checks, reading, rows, store, words
 from redbeat.storage.keys import Keys, Layout

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule, solar
 from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
 from redbeat.entries import decide, status
-from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
+from redbeat.entries.history import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.codec.stored import array_of, moment_in, object_in, string_in, texts_in
 from redbeat.decoder import MAX_TEXT
-from redbeat.entries import changes, runs, state
+from redbeat.entries import changes, state
 from redbeat.entries.calendars import calendar_of
-from redbeat.entries.history import History
+from redbeat.entries.history import History, is_line, with_ids
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.management.find import pages_of
@@ -164,7 +164,7 @@ def _check_history(lines: Any) -> None:
     if not isinstance(lines, list) or len(lines) > MAX_HISTORY:
         raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
     for text in lines:
-        if not (isinstance(text, str) and runs.is_line(text)):
+        if not (isinstance(text, str) and is_line(text)):
             problem = f"{text!r:.80} is not a run; write '<UNIX seconds> +<seconds> sent <task id>'"
             raise InvalidEntryError("history", problem)
 
@@ -239,7 +239,7 @@ def _exported(schedule: Schedule, keys: Keys, row: Row, history: bool) -> Export
             History.read(row.meta or "")  # an invalid history raises DecodeError
             identity = changes.state_of(row).identity
             entry.saved_state = entry.saved_state._replace(identity=identity)
-            lines = runs.with_ids(texts_in(row.history), entry.own_task_id)
+            lines = with_ids(texts_in(row.history), entry.own_task_id)
             row = row._replace(history=array_of(lines))
         return Exported(key, write_line(str(entry.name), row, history))
     except DecodeError as error:

@@ -13,7 +13,7 @@ from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries.runs import SENT
+from redbeat.entries.history import SENT
 from redbeat.entries.state import Pause
 from redbeat.entries.status import STATES, quarantine_note, shown_state, status_of
 from redbeat.errors import InvalidEntryError

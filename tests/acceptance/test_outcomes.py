@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.runs import RunResult
+from redbeat.entries.history import RunResult
 from tests.acceptance.processes import Process, Project
 from tests.waiting import wait_until
 from tests.workers import reporting

@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 
 from redbeat.entries.changes import read
-from redbeat.entries.runs import RunResult
+from redbeat.entries.history import RunResult
 from redbeat.entries.state import read_inbox
 from redbeat.storage.store import store_of
 from redbeat.worker import report_end

@@ -13,7 +13,7 @@ from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import texts_in
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import Trigger
-from redbeat.entries.runs import read_history, run_line
+from redbeat.entries.history import read_history, run_line
 from redbeat.entries.state import (
     BACKFILLED,
     LONGEST_ERROR,

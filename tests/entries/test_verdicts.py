@@ -21,10 +21,9 @@ from redbeat.codec.stored import texts_in
 from redbeat.entries import verdicts
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import DISABLED, PARKED, Decision, Plan, decide
-from redbeat.entries.history import History, encode_meta
+from redbeat.entries.history import History, encode_meta, read_history, run_line
 from redbeat.entries.policy import Policy
 from redbeat.entries.run import Rule, Run
-from redbeat.entries.runs import read_history, run_line
 from redbeat.entries.state import (
     BACKFILLED,
     NO_RESULTS,

@@ -16,8 +16,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import changes, saving
 from redbeat.entries.changes import state_of
-from redbeat.entries.history import encode_meta
-from redbeat.entries.runs import run_line
+from redbeat.entries.history import encode_meta, run_line
 from redbeat.entries.state import Hold, State, digest_of_meta, trigger_line
 from redbeat.storage.keys import Keys
 from redbeat.storage.reading import Page

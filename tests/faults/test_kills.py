@@ -22,7 +22,7 @@ from celery import Celery
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.runs import RunResult
+from redbeat.entries.history import RunResult
 from redbeat.worker import End, Reports
 from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note

@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["redbeat"], enable_loader_override=Fals
 
     from redbeat import RedBeatSchedulerEntry
     from redbeat.codec.stored import text_of
-    from redbeat.entries.runs import read_history
+    from redbeat.entries.history import read_history
     from redbeat.entries.saving import entry_of
     from redbeat.entries.status import quarantine_note
     from redbeat.errors import DecodeError

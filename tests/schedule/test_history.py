@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import redbeat.worker
-from redbeat.entries.runs import Occurrence, read_history, run_line, with_ids
+from redbeat.entries.history import Occurrence, read_history, run_line, with_ids
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void

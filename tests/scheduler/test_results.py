@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.upkeep import TIDY_INTERVAL
 from redbeat.config import ensure_conf
-from redbeat.entries.runs import RunResult
+from redbeat.entries.history import RunResult
 from redbeat.entries.status import Overdue
 from redbeat.errors import InvalidEntryError
 from redbeat.management.doctor import examine

@@ -15,8 +15,8 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from redbeat import Calendar, clocked, rrule
+from redbeat.entries.history import RunState
 from redbeat.entries.policy import FIELDS
-from redbeat.entries.runs import RunState
 from redbeat.entries.status import STATES
 from redbeat.management import doctor, find
 from redbeat.schedule import Schedule
