@@ -11,8 +11,6 @@ from typing import Any, Final
 from redis import exceptions
 from redis.cluster import RedisCluster
 
-from redbeat.errors import ConfigurationError
-
 # Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
 
@@ -31,12 +29,10 @@ class LateCluster(RedisCluster):
     ``RedisError``, the client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the
     command is retried.
 
-    ``arguments`` are the arguments of redis-py's ``RedisCluster``. If the server is not part of a
-    cluster, the client raises :exc:`ConfigurationError` with the message ``remedy``.
+    ``arguments`` are the arguments of redis-py's ``RedisCluster``.
     """
 
-    def __init__(self, remedy: str, **arguments: Any) -> None:
-        self._remedy = remedy
+    def __init__(self, **arguments: Any) -> None:
         self._connect_lock = RLock()
         # The arguments of redis-py, None while the client connects and after it has connected.
         self._pending: dict[str, Any] | None = arguments
@@ -60,10 +56,8 @@ class LateCluster(RedisCluster):
         try:
             with server_errors():
                 super().__init__(**arguments)
-        except BaseException as error:
+        except BaseException:
             self._pending = arguments
-            if "not enabled" in str(error):
-                raise ConfigurationError(self._remedy) from error
             raise
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:

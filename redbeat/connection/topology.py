@@ -152,8 +152,7 @@ class MasterClient(Redis):
 def build(parameters: Parameters) -> Redis | RedisCluster:
     """Return a client for ``parameters``. No round trips.
 
-    Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
-    raises :exc:`ConfigurationError` at its first use if the server is not part of a cluster.
+    Raises :exc:`ConfigurationError` for options that redis-py does not know.
     """
     if parameters.endpoint.is_cluster:
         return _cluster(parameters)
@@ -217,11 +216,7 @@ def _cluster(parameters: Parameters) -> RedisCluster:
         )
     hosts = parameters.redbeat_options.get("startup_nodes") or parameters.hosts
     nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
-    remedy = (
-        f"{endpoint.url.setting} is not a cluster: use a redis URL, and remove 'cluster' from "
-        f"{endpoint.options.setting}"
-    )
-    return LateCluster(remedy, startup_nodes=nodes, **kwargs)
+    return LateCluster(startup_nodes=nodes, **kwargs)
 
 
 def connection_like(pool: Any) -> Any:

@@ -441,7 +441,7 @@ def test_a_pool_that_requires_the_name_of_the_command() -> None:
 
 
 def test_a_server_that_is_not_a_cluster_is_an_error(redis_url: str) -> None:
-    with pytest.raises(ConfigurationError, match="not a cluster"):
+    with pytest.raises(redis.exceptions.ConnectionError, match="not enabled"):
         client_of(redbeat_redis_url=redis_url, redbeat_redis_options={"cluster": True}).get("k")
 
 
