@@ -153,9 +153,8 @@ class RedBeatConfig(settings.Settings):
                 value = setting.kind.check(name, self.either_or(name, setting.value))
                 setattr(self, name.removeprefix(settings.PREFIX), value)
         self.lock_timeout = self.lock_timeout or None
-        deadline = self.app.conf.beat_cron_starting_deadline
         #: Celery's ``beat_cron_starting_deadline``, in seconds.
-        self.cron_deadline = settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
+        self.cron_deadline: float | None = self.app.conf.beat_cron_starting_deadline
         self._check_timezone()
         patterns = self.either_or(ALLOWLIST)
         self.task_allowlist = None if patterns is None else TaskAllowlist(patterns)

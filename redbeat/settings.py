@@ -90,11 +90,6 @@ LOCK_TIMEOUT: Final = Kind(
 HOST_ZONE: Final = re.compile(r"localtime|posixrules|factory|(posix|right)/.*", re.IGNORECASE)
 OF_HOST: Final = "is another time zone on another host; use a name such as 'Europe/Paris'"
 
-#: The kind of Celery's setting ``beat_cron_starting_deadline``.
-CRON_DEADLINE: Final = Kind(
-    "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
-)
-
 #: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
