@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from celery import Celery
 from kombu.utils.imports import symbol_by_name
-from redis.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 
 from redbeat.errors import ConfigurationError
@@ -110,9 +109,8 @@ def _provider(value: Any) -> CredentialProvider:
 
 
 def _nodes(value: Any) -> list[tuple[str, int]]:
-    """Convert a list of ``(host, port)``, of dicts, or of ``ClusterNode`` of redis-py."""
-    nodes = [vars(node) if isinstance(node, ClusterNode) else node for node in value]
-    pairs = [(node["host"], node["port"]) if isinstance(node, Mapping) else node for node in nodes]
+    """Convert a list of ``(host, port)``, or of dicts with these keys."""
+    pairs = [(node["host"], node["port"]) if isinstance(node, Mapping) else node for node in value]
     return [(str(host), int(port)) for host, port in pairs]
 
 

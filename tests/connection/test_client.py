@@ -15,7 +15,6 @@ from celery import Celery
 from fakeredis import FakeRedis
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
-from redis.cluster import ClusterNode
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.exceptions import (
@@ -389,12 +388,7 @@ def test_a_cluster_client_that_has_not_connected_yet() -> None:
 
 def test_nodes_of_a_cluster_in_each_form(closed_port: int) -> None:
     host = "127.0.0.1"
-    cluster_node: Any = ClusterNode
-    for node in (
-        cluster_node(host, closed_port),
-        {"host": host, "port": closed_port},
-        (host, closed_port),
-    ):
+    for node in ({"host": host, "port": closed_port}, (host, closed_port)):
         away = client_of(redbeat_redis_options={"cluster": True, "startup_nodes": [node]})
         with pytest.raises(redis.exceptions.ConnectionError, match=str(closed_port)):
             away.get("k")
