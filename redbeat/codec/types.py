@@ -21,7 +21,6 @@ from dateutil.rrule import weekday
 from dateutil.tz import tzfile
 
 from redbeat.calendar import zones
-from redbeat.calendar.rules import frequency
 from redbeat.calendar.sun import make_solar
 from redbeat.calendar.times import time_from
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
@@ -215,11 +214,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 def _decode_datetime(tagged: Tagged) -> datetime:
     """Return the aware datetime of a tagged dict; a dict without a time zone means UTC."""
     fields = {key: _read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
-    zone = _read_zone("timezone", tagged.get("timezone"))
-    try:
-        return datetime(**fields, tzinfo=zone)
-    except (ValueError, OverflowError) as error:
-        raise DecodeError("", f"is not a valid date: {error}") from error
+    return datetime(**fields, tzinfo=_read_zone("timezone", tagged.get("timezone")))
 
 
 def _read_zone(key: str, value: object) -> tzinfo:
@@ -348,20 +343,14 @@ def _encode_solar(event: solar) -> dict[str, Any]:
 
 
 def _decode_solar(tagged: Tagged) -> solar:
-    for key in ("lat", "lon"):
-        _read_number(tagged, key)
+    lat, lon = (_read_number(tagged, key) for key in ("lat", "lon"))
     try:
-        return make_solar(*(tagged[key] for key in SOLAR_KEYS))
+        return make_solar(tagged["event"], lat, lon)
     except ImproperlyConfigured as error:
         raise MissingPackageError("", str(error)) from error
     except (ValueError, TypeError) as error:
-        raise DecodeError(_wrong_solar_part(tagged), str(error).strip()) from error
-
-
-def _wrong_solar_part(tagged: Tagged) -> str:
-    if not -90 <= tagged["lat"] <= 90:
-        return "lat"
-    return "event" if -180 <= tagged["lon"] <= 180 else "lon"
+        wrong = "event" if -180 <= lon <= 180 else "lon"
+        raise DecodeError(wrong if -90 <= lat <= 90 else "lat", str(error).strip()) from error
 
 
 def _decode_clocked(tagged: Tagged) -> clocked:
@@ -410,7 +399,7 @@ def _decode_rrule(tagged: Tagged) -> rrule:
     fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
     for key in ("wkst", "byweekday"):
         fields[key] = _weekdays(key, fields.get(key))
-    return rrule(**{**fields, "freq": frequency(fields["freq"])})
+    return rrule(**fields)
 
 
 def _decode_rule_moment(tagged: Tagged, key: str) -> datetime | None:
@@ -445,14 +434,9 @@ def _decode_weekday(tagged: Tagged) -> weekday:
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
         raise DecodeError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
-    if nth is None:
-        return weekday(day)
-    if not _read_whole("n", nth):
+    if nth is not None and not _read_whole("n", nth):
         raise DecodeError("n", "0 is not valid; leave n out to run every week")
     return weekday(day, nth)
-
-
-SET_KEYS: Final = ("rrules", "rdates", "exdates")
 
 
 def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
@@ -475,11 +459,11 @@ def _decode_rruleset(tagged: Tagged) -> rruleset:
     if "ical" in tagged:
         return _decode_ical(tagged)
     rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
-    dates: dict[str, Any] = {
-        key: [_read_moment(key, moment) for moment in _read_list(tagged, key)]
-        for key in SET_KEYS[1:]
-    }
-    return rruleset(rules, **dates)
+    rdates, exdates = (
+        [_read_moment(key, moment) for moment in _read_list(tagged, key)]
+        for key in ("rdates", "exdates")
+    )
+    return rruleset(rules, rdates, exdates)
 
 
 def _decode_ical(tagged: Tagged) -> rruleset:
@@ -562,7 +546,9 @@ TYPES: Final[dict[type, StoredType]] = {
     schedule: StoredType("interval", _encode_interval, _decode_interval, ("every",), ("relative",)),
     crontab: StoredType("crontab", _encode_crontab, _decode_crontab, (), CRON_FIELDS),
     rrule: RRULE,
-    rruleset: StoredType("rruleset", _encode_rruleset, _decode_rruleset, (), (*SET_KEYS, "ical")),
+    rruleset: StoredType(
+        "rruleset", _encode_rruleset, _decode_rruleset, (), ("rrules", "rdates", "exdates", "ical")
+    ),
     solar: StoredType("solar", _encode_solar, _decode_solar, SOLAR_KEYS),
     clocked: StoredType("clocked", clocked.fields, _decode_clocked, ("clocked_time",)),
     weekday: WEEKDAY,
