@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from calendar import isleap, monthrange
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, timedelta
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import count, islice
 from math import gcd
 
 from dateutil.easter import easter as easter_of
@@ -33,20 +33,16 @@ UNIT = {
     MINUTELY: timedelta(minutes=1),
     SECONDLY: timedelta(seconds=1),
 }
+MIN = datetime.min  # noqa: DTZ901
 DAY = UNIT[DAILY]
 SECOND = UNIT[SECONDLY]
 
 #: How many hours, minutes and seconds there are in the next longer unit.
 SIZES = (24, 60, 60)
-#: A step is as long as this number of tests of a slot.
-FAST = 8
-# The numbers of years, months and weeks after which a search for the next occurrence stops. If the
-# search finds no occurrence, the rule counts as finished.
-LOOK_AHEAD = (100, 1200, 5300)
 #: The number of years after which a search for an allowed day stops.
 YEARS = 100
 #: The steps of a search for a period.
-PERIOD = 10
+PERIOD = 5
 
 DayTest = Callable[[date], bool]
 
@@ -69,12 +65,14 @@ def period_index(freq: int, moment: datetime, wkst: int) -> int:
 
 
 def period_start(freq: int, index: int, wkst: int) -> datetime:
-    """Return the start of the year, month or week whose index :func:`period_index` returned."""
+    """Return the start of the period whose index :func:`period_index` returned."""
     if freq == YEARLY:
         return datetime(index, 1, 1)
     if freq == MONTHLY:
         return datetime(index // 12, index % 12 + 1, 1)
-    return datetime.fromordinal(max(index * 7 + 1 + wkst, 1))
+    if freq == WEEKLY:
+        return datetime.fromordinal(max(index * 7 + 1 + wkst, 1))
+    return MIN + (index * UNIT[freq] - DAY)
 
 
 def month_length(day: date) -> int:
@@ -116,30 +114,38 @@ class DaySet:
             return day
         for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
             spend()
-            days = self.in_year(year)
-            index = bisect_left(days, day.toordinal())
+            days = self._years.get(year) or self._in_year(year)
+            first = date(year, 1, 1)
+            index = bisect_left(days, (day - first).days)
             if index < len(days):
-                return date.fromordinal(days[index])
+                return first + days[index] * DAY
         return None
 
-    def in_year(self, year: int) -> Sequence[int]:
-        """Return the ordinals of the allowed days of a year."""
-        days = self._years.get(year)
-        if days is None:
-            days = self._years[year] = self._find_in_year(year)
-        return days
+    def _in_year(self, year: int) -> Sequence[int]:
+        """Return the allowed days of a year, whose 1 January is 0."""
+        # Years of the same kind have the same days. A week of an adjacent year may extend into this
+        # year, so a kind includes the lengths of the previous and the next year.
+        leaps = isleap(year - 1), isleap(year), isleap(year + 1)
+        kind = year if self.easter else (date(year, 1, 1).weekday(), leaps)
+        if kind not in self._kinds:
+            self._kinds[kind] = self._find_in_year(date(year, 1, 1))
+        self._years[year] = self._kinds[kind]
+        return self._years[year]
 
-    def _find_in_year(self, year: int) -> Sequence[int]:
-        begin = date(year, 1, 1).toordinal()
-        days: Sequence[int] = range(begin, begin + year_length(year))
+    def _find_in_year(self, first: date) -> Sequence[int]:
+        days: Sequence[int] = range(year_length(first.year))
         if self.easter:
-            sunday = easter(year).toordinal()
+            sunday = (easter(first.year) - first).days
             days = [sunday + after for after in self.easter if sunday + after in days]
         spend(len(days) * (1 + len(self.easter) // 64))
-        return tuple(day for day in days if date.fromordinal(day) in self)
+        return tuple(day for day in days if first + day * DAY in self)
 
     @cached_property
     def _years(self) -> dict[int, Sequence[int]]:
+        return {}
+
+    @cached_property
+    def _kinds(self) -> dict[Hashable, Sequence[int]]:
         return {}
 
     @cached_property
@@ -203,92 +209,6 @@ def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int
 
 
 @dataclass(frozen=True)
-class Slots:
-    """The periods of a rule within a day.
-
-    ``freq`` is the length of a period: a day, an hour, a minute or a second. The rule selects every
-    ``interval``-th period, counted from the period with index ``base``. A period must also match
-    the hours, minutes and seconds of ``clock``, in which an empty tuple allows all values. A slot
-    is the index of a period within the day. Days are numbers from ``date.toordinal()``.
-    """
-
-    freq: int
-    interval: int
-    base: int
-    clock: tuple[tuple[int, ...], ...]
-
-    @cached_property
-    def per_day(self) -> int:
-        """The number of periods in a day."""
-        return DAY // UNIT[self.freq]
-
-    def of_day(self, day: int, since: int) -> Iterable[int]:
-        """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
-        first = self._first_of(day)
-        since = max(since, first)
-        is_free = len(self.allowed) == self.per_day
-        if not is_free:
-            index = bisect_left(self.allowed, since)
-            since = self.allowed[index] if index < len(self.allowed) else self.per_day
-        end = self.allowed[-1] + 1
-        slots = range(since + (first - since) % self.interval, end, self.interval)
-        return slots if is_free else self._allowed_of(slots)
-
-    def _allowed_of(self, slots: Iterable[int]) -> Iterator[int]:
-        for tests, slot in enumerate(slots, 1):
-            if tests % FAST == 0:
-                spend()
-            if slot in self._allowed_set:
-                yield slot
-
-    def days_without(self, day: int) -> int | None:
-        """Return the number of days from ``day`` to the first day with a slot.
-
-        Returns 0 if ``day`` itself has a slot, and None if no day has a slot.
-        """
-        if len(self.allowed) == self.per_day:
-            return self._first_of(day) // self.per_day
-        cycle, days_with_slot = self._cycle
-        if not days_with_slot:
-            return None
-        index = bisect_left(days_with_slot, day % cycle)
-        following = (
-            days_with_slot[index] if index < len(days_with_slot) else days_with_slot[0] + cycle
-        )
-        return following - day % cycle
-
-    def _first_of(self, day: int) -> int:
-        """Return the first slot at or after the start of ``day`` that ``interval`` selects.
-
-        If the returned slot is ``per_day`` or more, the slot is on a later day.
-        """
-        return (self.base - day * self.per_day) % self.interval
-
-    @cached_property
-    def _cycle(self) -> tuple[int, tuple[int, ...]]:
-        """The number of days after which the slots repeat, and the days of the cycle with a slot.
-
-        A day has a slot if the day solves ``day * per_day + slot = base``, modulo ``interval``.
-        """
-        common = gcd(self.per_day, self.interval)
-        cycle, base = self.interval // common, self.base
-        inverse = pow(self.per_day // common, -1, cycle)
-        slots = [slot for slot in self.allowed if (base - slot) % common == 0]
-        return cycle, tuple(sorted({(base - slot) // common * inverse % cycle for slot in slots}))
-
-    @cached_property
-    def allowed(self) -> Sequence[int]:
-        """The slots that ``clock`` allows, in ascending order."""
-        units = self.freq - DAILY
-        parts = self.clock[:units]
-        return _combined(parts, SIZES[:units]) if any(parts) else range(self.per_day)
-
-    @cached_property
-    def _allowed_set(self) -> frozenset[int]:
-        return frozenset(self.allowed)
-
-
-@dataclass(frozen=True)
 class Recurrence:
     """A normalised recurrence rule. Equal ``Recurrence`` objects have the same occurrences.
 
@@ -325,54 +245,68 @@ class Recurrence:
             return None  # the occurrence would be after the year 9999
 
     def _search(self, low: datetime) -> datetime | None:
+        if not self._has_slot:
+            return None
         # All periods of a day or less have the same occurrences, relative to the start of the
         # period. If the first two periods have no occurrence after ``low``, no later period has an
         # occurrence.
-        is_short = self.freq >= DAILY
-        periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
+        periods = islice(self._periods(low), 2 if self.freq >= DAILY else None)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
 
-    def _long_periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the starts of the weeks, months or years that contain an allowed day.
+    def _periods(self, low: datetime) -> Iterator[datetime]:
+        """Yield the starts of the periods that contain an allowed day, hour, minute or second.
 
-        The first period contains ``low``, and the last period is about a century later.
+        The first period contains ``low``.
         """
         index = self._aligned(period_index(self.freq, low, self.wkst))
-        for tried in range(LOOK_AHEAD[self.freq]):
+        for tried in count():
             spend(PERIOD)
             period = period_start(self.freq, index, self.wkst)
-            day = self.days.first_from(max(period, low).date())
-            if day is None or (tried >= YEARS and period.year > low.year + YEARS):
+            allowed = self._allowed_from(max(period, low))
+            if allowed is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
-            index_of_day = self._index_of(day)
-            if index_of_day <= index:
+            index_of_allowed = period_index(self.freq, allowed, self.wkst)
+            if index_of_allowed <= index:
                 yield period
-            index = self._aligned(max(index + 1, index_of_day))
-
-    def _periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the starts of the allowed days, hours, minutes or seconds.
-
-        The first period contains ``low``, and the last period is about a century later.
-        """
-        unit, slots, first = UNIT[self.freq], self._slots, low.date()
-        day = self.days.first_from(first)
-        while day is not None and day.year <= low.year + YEARS:
-            number = day.toordinal()
-            ahead = slots.days_without(number)
-            if ahead is None:
-                return
-            if ahead == 0:
-                midnight = datetime(day.year, day.month, day.day)
-                since = 0 if day > first else (low - midnight) // unit
-                for slot in slots.of_day(number, since):
-                    yield midnight + slot * unit
-            day = self.days.first_from(day + max(ahead, 1) * DAY)
+            index = self._aligned(max(index + 1, index_of_allowed))
 
     @cached_property
-    def _slots(self) -> Slots:
-        clock = self.hours, self.minutes, self.seconds
-        return Slots(self.freq, self.interval, self._base, clock)
+    def _has_slot(self) -> bool:
+        """Whether the interval ever reaches an allowed hour, minute or second."""
+        units = max(self.freq - DAILY, 0)
+        parts = (self.hours, self.minutes, self.seconds)[:units]
+        if not any(parts):
+            return True
+        common = gcd(self.interval, DAY // UNIT[self.freq])
+        return any((self._base - slot) % common == 0 for slot in _combined(parts, SIZES[:units]))
+
+    def _allowed_from(self, moment: datetime) -> datetime | None:
+        """Return ``moment``, or a later one if its day or a unit of its clock is not allowed.
+
+        The units of the clock are those that are at least as long as a period.
+        """
+        while (day := self.days.first_from(moment.date())) is not None:
+            if day > moment.date():
+                moment = datetime(day.year, day.month, day.day)
+            later = self._clock_from(moment)
+            if later == moment:
+                return moment
+            moment = later
+        return None
+
+    def _clock_from(self, moment: datetime) -> datetime:
+        clock = (
+            (self.hours, moment.hour, UNIT[HOURLY]),
+            (self.minutes, moment.minute, UNIT[MINUTELY]),
+            (self.seconds, moment.second, UNIT[SECONDLY]),
+        )
+        units = max(self.freq - DAILY, 0)
+        for (allowed, value, unit), size in zip(clock[:units], SIZES, strict=False):
+            following = (*allowed, size)[bisect_left(allowed, value)] if allowed else value
+            if following > value:  # the first of the next longer unit, if it is ``size``
+                return moment - (moment - MIN) % unit + (following - value) * unit
+        return moment
 
     def _aligned(self, index: int) -> int:
         """Return the index of the first period of the rule at or after the period ``index``."""
@@ -416,7 +350,7 @@ class Recurrence:
         # The first week of a rule begins at its start.
         low = self.start if self.freq == WEEKLY else period
         starts = list(self._starts_from(period, low))
-        spend(len(self.setpos))
+        spend(PERIOD + len(self.setpos))
         for position in self.setpos:
             day, index = divmod(position - (position > 0), len(self._offsets))
             if -len(starts) <= day < len(starts):

@@ -74,8 +74,6 @@ KINDS: dict[str, Make] = {
     "week 53 in July": rule("HOURLY", byweekno=53, bymonth=7),
     "each day at another hour": rule("MINUTELY", 1440, byhour=3),
     "each two minutes at an odd one": rule("SECONDLY", 120, byminute=[1, 3]),
-    "rarely at one": rule("SECONDLY", 86_399, byhour=1),
-    "rarely at 01:01:01": rule("SECONDLY", 86_399, byhour=1, byminute=1, bysecond=1),
     "rarely from 0 to 22": rule("SECONDLY", 86_399, byhour=list(range(23))),
     "count of 2000, twice a day": rule("DAILY", count=2000, byhour=[3, 9]),
     "count of 30, second Fridays": rule("YEARLY", count=30, byweekday=FR(2)),
