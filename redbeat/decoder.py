@@ -54,7 +54,6 @@ __all__ += ("timezone", "weekday", "zoneinfo")
 
 MAX_SCHEDULES = 100  # the limit per JSON text, because decoding a schedule can take 3 ms
 TOO_MANY = f"the JSON has more than {MAX_SCHEDULES} schedules; use numbers or text instead"
-MAX_QUOTED = 60  # the maximum number of characters of a value in an error message
 
 logger = get_logger("celery.beat")
 
@@ -77,11 +76,6 @@ def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
 #: The warnings that this process has logged: pairs of a schedule class and the lost attributes.
 #: RedBeat logs each warning only once.
 _warned: set[tuple[type, str]] = set()
-#: The attributes of a schedule that set its clock or time zone. If an attribute in ``CLOCK_PARTS``
-#: is lost, the warning suggests a time zone for the entry.
-CLOCK_PARTS = frozenset(
-    {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
-)
 
 
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
@@ -101,12 +95,11 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     if written is not None and written != {TAG: kind.tag, **kind.encode(value)}:
         return
     _warned.add((cls, lost))
-    zone = ", or give the entry timezone='Area/City'" if CLOCK_PARTS & {*parts} else ""
     logger.warning(
         "beat: A schedule of class %s.%s is stored as a plain %s, without its %s, and a beat "
         "runs it without these parts. To store all parts, register a class of your own with "
-        "redbeat.register_schedule_type()%s",
-        *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
+        "redbeat.register_schedule_type(); for a time zone, give the entry timezone='Area/City'",
+        *(cls.__module__, cls.__qualname__, base.__name__, lost),
     )
 
 
@@ -319,10 +312,5 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
 def _not_a_schedule(value: Any, tag: object) -> str:
     valid = f"use an object with {TAG!r} set to one of {', '.join(tags())}"
     if tag is not None:
-        return f"unknown {TAG!r} {_quoted(tag)}; {valid}"
-    return f"{_quoted(value)} is not a schedule; {valid}, or a number of seconds"
-
-
-def _quoted(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
+        return f"unknown {TAG!r} {tag!r:.60}; {valid}"
+    return f"{value!r:.60} is not a schedule; {valid}, or a number of seconds"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from .steps import spend
 from .times import plain_datetime
-from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, fixed_offset, wall_zone
+from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, wall_zone
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
@@ -38,7 +38,7 @@ def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
 
 
 @lru_cache(maxsize=4096)
-def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
+def steady_offset(zone: tzinfo, day: int) -> timedelta | None:
     """Return the UTC offset of ``zone`` on ``day``, or None if the offset is not constant.
 
     ``day`` is the ordinal of a UTC day. The offset must also be constant on the days before and
@@ -131,15 +131,10 @@ def next_instant(
     if start is not BEGINNING and after < start:
         after = start - TICK
     try:
-        if not isinstance(zone, ZoneInfo):
-            offset = fixed_offset(zone)
-            if offset is not None:
-                wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
-                return None if wall is None else at_offset(wall, offset)
-            zone = wall_zone(zone)
-            if not isinstance(zone, ZoneInfo):
-                return _next_near_change(rule, after, zone, start)
-        return _next_in_zone(rule, after, zone, start)
+        zone = wall_zone(zone)
+        if isinstance(zone, (timezone, ZoneInfo)):
+            return _next_in_zone(rule, after, zone, start)
+        return _next_near_change(rule, after, zone, start)
     except OverflowError:
         return None
 
@@ -152,15 +147,12 @@ def instant_of(moment: datetime) -> datetime:
     moment = plain_datetime(moment)
     zone = wall_zone(moment.tzinfo or UTC)
     wall = moment.replace(tzinfo=None)
-    if fixed_offset(zone) is None:
-        first, second = offsets_of(wall, zone)
-        if first < second:
-            return _first_instant(wall, zone)
-    return as_utc(moment)
+    first, second = offsets_of(wall, zone)
+    return _first_instant(wall, zone) if first < second else as_utc(moment)
 
 
 def _next_in_zone(
-    rule: WallRule, after: datetime, zone: ZoneInfo, start: datetime
+    rule: WallRule, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
     day = after.toordinal()
     offset = steady_offset(zone, day)

@@ -20,7 +20,6 @@ NUMBERS = {name.upper(): name for name in RANGES}
 PROPERTIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
 #: The parameters of a property that are read or have no meaning.
 PARAMETER = re.compile(r"TZID=.*|VALUE=DATE(-TIME)?|X-.*", re.IGNORECASE)
-MAX_LINES = 3000
 MAX_CHARACTERS = 150_000
 
 
@@ -54,10 +53,7 @@ def _lines(text: str) -> list[Line]:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the text has {len(text)} characters; the maximum is {MAX_CHARACTERS}")
     unfolded = re.sub(r"\r?\n[ \t]", "", text)
-    lines = [line.strip() for line in unfolded.splitlines() if line.strip()]
-    if len(lines) > MAX_LINES:
-        raise ValueError(f"the text has {len(lines)} lines; the maximum is {MAX_LINES}")
-    return [_line(line) for line in lines]
+    return [_line(line.strip()) for line in unfolded.splitlines() if line.strip()]
 
 
 def _line(line: str) -> Line:
