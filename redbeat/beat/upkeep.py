@@ -100,13 +100,12 @@ class Upkeep:
         self._reply: Reply
         self._side_error = ""
         self._done_at = clock()
-        #: Where to go on among the disabled entries, and among the quarantined ones.
-        self._offset, self._cursor = 0, reading.START
         self._quarantined = 0
         #: The mark of the last known loss.
         self._mark = ""
-        regular = ((self._look, INTERVAL), (self._tidy, TIDY_INTERVAL))
-        self._walks = [Walk(begin, clock() + pause, pause) for begin, pause in regular]
+        #: The walks that go on for ever, and the others while they last, the most urgent first.
+        pauses = {self._enable: INTERVAL, self._review: INTERVAL, self._tidy: TIDY_INTERVAL}
+        self._walks = [Walk(begin, clock() + pause, pause) for begin, pause in pauses.items()]
 
     def check(self) -> None:
         """Check the server once in the life of this beat. A few round trips.
@@ -130,19 +129,20 @@ class Upkeep:
         No round trip in most calls. ``busy`` is a beat that is never idle.
         """
         now = self._clock()
-        walk = next((walk for walk in self._walks if walk.at <= now), None)
-        is_early = busy and now - self._done_at < BUSY_INTERVAL
-        if walk is None or is_early:
+        if busy and now - self._done_at < BUSY_INTERVAL:
             return False
-        self._done_at, self._reply = now, reply
-        try:
-            return self._step(walk, now)
-        except ResponseError as error:
-            if is_retriable(error):
-                raise
-            self._walks.remove(walk)
-            logger.warning("beat: Cannot scan for lost entries: %s", error)
-            return False
+        self._reply = reply
+        for walk in [walk for walk in self._walks if walk.at <= now]:
+            self._done_at = now
+            try:
+                if self._step(walk, now):
+                    return True
+            except ResponseError as error:
+                if is_retriable(error):
+                    raise
+                self._walks.remove(walk)
+                logger.warning("beat: Cannot scan for lost entries: %s", error)
+        return any(walk.at <= now for walk in self._walks)
 
     def clock_went_back(self, seconds: float) -> None:
         """Look at all entries after the clock of Redis was set back, and again after a while.
@@ -176,53 +176,45 @@ class Upkeep:
             self._mark = reply.lost
 
     def _step(self, walk: Walk, now: float) -> bool:
-        """Do the next portion of a walk; return whether there is more to do at once."""
+        """Do the next portion of a walk; return whether it made changes."""
         portions, walk.portions = walk.portions or walk.begin(), None
         changes = next(portions, None)
         if changes is None:
             self._walks.remove(walk)
-        elif changes and self._exchange(changes).standing == words.STANDBY:
-            return False
-        else:
+        elif not changes or self._exchange(changes).standing != words.STANDBY:
             walk.portions, walk.at = portions, now + walk.pause
-        return bool(changes) or any(walk.at <= now for walk in self._walks)
+        return bool(changes)
 
     # -- disabled and quarantined entries ------------------------------------------------------
 
-    def _look(self) -> Portions:
-        """Look at a page of the entries that are not due, again and again."""
+    def _enable(self) -> Portions:
+        """Make due what a program enabled, page by page. One or two round trips each."""
+        offset = 0
         while True:
-            changes = self._enabled(self._reply)
-            if self._quarantined:
-                changes += self._reviewed(self._reply)
-            yield changes
+            page = (self._store.keys.schedule, DISABLED, DISABLED, "LIMIT", offset, PAGE)
+            (found,) = reading.ask(self._store.client, ("ZRANGEBYSCORE", *page))
+            rows = read_rows(self._store, map(text_of, found))
+            # A beat says what is wrong with an entry that it cannot read.
+            enabled = [row.key for row in rows if reading.definition_of(row).get("enabled", True)]
+            offset = offset + PAGE - len(enabled) if len(rows) == PAGE else 0
+            for key in enabled:
+                logger.info("beat: Entry %s was enabled by another program", key)
+            yield [Change(key, score=self._reply.now) for key in enabled]
 
-    def _enabled(self, reply: Reply) -> list[Change]:
-        """Return the changes that make due what a program enabled. One or two round trips."""
-        page = (self._store.keys.schedule, DISABLED, DISABLED, "LIMIT", self._offset, PAGE)
-        (found,) = reading.ask(self._store.client, ("ZRANGEBYSCORE", *page))
-        rows = read_rows(self._store, map(text_of, found))
-        # A beat says what is wrong with an entry that it cannot read.
-        enabled = [row.key for row in rows if reading.definition_of(row).get("enabled", True)]
-        self._offset = self._offset + PAGE - len(enabled) if len(rows) == PAGE else 0
-        for key in enabled:
-            logger.info("beat: Entry %s was enabled by another program", key)
-        return [Change(key, score=reply.now) for key in enabled]
-
-    def _reviewed(self, reply: Reply) -> list[Change]:
-        """Return the changes that release what was changed in its quarantine. Two round trips."""
-        scan = ("HSCAN", self._store.keys.quarantine, self._cursor, "COUNT", PAGE)
-        cursor, found = reading.ask_aside(self._store.client, *scan) or (reading.START, {})
-        self._cursor = int(cursor)
-        notes = {text_of(key): record_in(text_of(note)) for key, note in reading.pairs_of(found)}
-        rows = read_rows(self._store, notes)
-        changes, version = [], reply.version or ""
-        for row, note in zip(rows, notes.values(), strict=True):
-            same_calendars = note.get("version", version) == version
-            if note.get("digest") != seen_texts(row) or not same_calendars:
-                logger.info("beat: Entry %s was changed and leaves the quarantine", row.key)
-                changes.append(_released(row, reply.now))
-        return changes
+    def _review(self) -> Portions:
+        """Release what was changed in its quarantine. No round trip if it is empty, else two."""
+        while True:
+            if not self._quarantined:
+                yield []
+                continue
+            for found in self._store.portions(words.QUARANTINE, "HSCAN", PAGE):
+                notes = {text_of(key): text_of(note) for key, note in reading.pairs_of(found)}
+                rows = read_rows(self._store, notes)
+                yield [
+                    _released(row, self._reply.now)
+                    for row, note in zip(rows, notes.values(), strict=True)
+                    if _was_changed(row, record_in(note), self._reply.version or "")
+                ]
 
     # -- a lost schedule -----------------------------------------------------------------------
 
@@ -287,8 +279,15 @@ def _removal(command: str, name: str, over: list[str]) -> list[Change]:
     return [Change("", index=[[command, name, *over]])] if over else []
 
 
+def _was_changed(row: Row, note: dict[str, Any], version: str) -> bool:
+    """Return whether a quarantined entry, or a calendar, was changed since the note was made."""
+    same_calendars = note.get("version", version) == version
+    return note.get("digest") != seen_texts(row) or not same_calendars
+
+
 def _released(row: Row, now: float) -> Change:
     """Return the change that releases an entry from quarantine."""
+    logger.info("beat: Entry %s was changed and leaves the quarantine", row.key)
     if row.definition is None or row.problem:
         return Change(row.key, score=now, index=[["HDEL", words.QUARANTINE, row.key]])
     change = editing(row, state_of(row))

@@ -115,7 +115,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
     "beat/trouble.py": ("a rate", "int(self._tokens)"),
-    "beat/upkeep.py": ("a cursor of Redis", "int(cursor)"),
     "entries/decide.py": ("what is_due() of the program returns", "float(seconds)"),
     "entries/history.py": ("what a regular expression has checked", "map(int, usual.groups('0'))"),
     "entries/policy.py": (
