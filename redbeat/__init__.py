@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .management.forecast import ClockChange, EntrySimulation, Forecast, Simulation
     from .management.prefixes import Copied, PrefixCopy, copy_prefix, copy_untagged
     from .management.status import Shard, Status
+    from .metrics.problems import Finding
     from .schedule import EntryFilters, Schedule
     from .schedulers import RedBeatScheduler
     from .schedules.calendars import Calendar
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
 __all__: list[str] = ["Applied", "Backfill", "BeatInfo", "Calendar", "ClockChange", "Copied"]
 __all__ += ["EntryArguments", "EntryFilters", "EntrySimulation", "EntryStatus", "Expected"]
-__all__ += ["Failing", "Forecast", "Occurrence", "Overdue", "Planned", "Policy", "PrefixCopy"]
-__all__ += ["Record", "RedBeatScheduler", "RedBeatSchedulerEntry", "RunResult", "Schedule", "Shard"]
-__all__ += ["Simulation", "Status"]
+__all__ += ["Failing", "Finding", "Forecast", "Occurrence", "Overdue", "Planned", "Policy"]
+__all__ += ["PrefixCopy", "Record", "RedBeatScheduler", "RedBeatSchedulerEntry", "RunResult"]
+__all__ += ["Schedule", "Shard", "Simulation", "Status"]
 __all__ += ["CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"]
 __all__ += ["InvalidEntryError", "NoQueueError", "NotAllowedError", "RedBeatError"]
 __all__ += ["RedBeatKeyExpiryError", "TooManyStepsError", "UnknownTypeError"]
@@ -74,6 +75,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "management.forecast": ("ClockChange", "EntrySimulation", "Forecast", "Simulation"),
     "management.prefixes": ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged"),
     "management.status": ("Shard", "Status"),
+    "metrics.problems": ("Finding",),
     "schedule": ("EntryFilters", "Schedule"),
     "schedulers": ("RedBeatScheduler",),
     "schedules": ("rrule",),

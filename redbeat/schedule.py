@@ -20,6 +20,7 @@ from redbeat.management.apply import Applied, apply, build_entry
 from redbeat.management.find import Filter, Search
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
+from redbeat.metrics.problems import MAX_LATE
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -306,9 +307,12 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             if parked:
                 return
 
-    def status(self) -> Status:
-        """Return the status of the whole schedule. Two round trips."""
-        return status_of(self.app)
+    def status(self, max_late: float = MAX_LATE) -> Status:
+        """Return the status of the whole schedule, with its problems. Two round trips.
+
+        A due entry is a problem if it is more than ``max_late`` seconds late.
+        """
+        return status_of(self.app, max_late=max_late)
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
         """Return the reason and the start of each quarantine, by entry name. One round trip."""

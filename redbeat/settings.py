@@ -142,6 +142,7 @@ class Settings:
     metrics_port: int | None = _setting(integer(1, 65535))
     metrics_host: str = _setting(STRING, "127.0.0.1")
     metrics_entries: int = _setting(integer(0, MAX_METRICS_ENTRIES), 200)
+    max_failures: int = _setting(integer(1, 1000), 3)
     task_allowlist: Any = _setting(Kind("a list of patterns such as ['proj.tasks.*']", _are_texts))
     key_expiry_check: str = _setting(one_of("ignore", "warn", "error", "raise"), "error")
 

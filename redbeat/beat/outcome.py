@@ -89,8 +89,8 @@ class Outcome:
         text = state.text()
         run.stored, run.held_state = run.row._replace(state=text), state
         change = Change(run.row.key, mark, set={words.STATE: text}, score=until)
-        change.take, change.results = run.verdict.take, _result_lines(run.verdict.ends)
-        change.lines = self.conf.history_size
+        change.take, change.lines = run.verdict.take, self.conf.history_size
+        self._keep_ends(change, run, state)
         return self._guarded(change, run)
 
     def record(self, run: Run) -> Change:
@@ -267,23 +267,36 @@ class Outcome:
             fields[words.META] = recorded.meta
         change = Change(key, mark, set=fields, score=recorded.score, take=run.verdict.take)
         change.line, change.lines = recorded.line, self.conf.history_size
-        change.results = _result_lines(run.verdict.ends) if run.verdict.ends else []
+        if run.verdict.ends:
+            self._keep_ends(change, run, recorded.state)
         if rest.waits:
             fields[words.WAITS] = json.dumps(rest.waits)
         elif run.state.running is not None:
             change.unset = (words.WAITS,)
         if run.state.failing is not None and recorded.state.failing is None:
-            change.index = [["ZREM", words.FAILING, key]]
-        within = run.rule.policy.expect_within
-        success = recorded.state.results.success
-        if within is not None and success is not None and success != run.state.results.success:
-            change.index.append(["ZADD", words.EXPECTED, f"{success + within:.6f}", key])
+            change.index.append(["ZREM", words.FAILING, key])
         if recorded.end == verdicts.DELETE:
             change.delete = True
         elif recorded.end in (verdicts.DISABLE, verdicts.PAUSE):
             definition = object_in(run.rule.definition, words.DEFINITION)
             fields[words.DEFINITION] = json.dumps({**definition, "enabled": False})
         return change
+
+    def _keep_ends(self, change: Change, run: Run, state: State) -> None:
+        """Let a change store the ends of runs that its verdict took in.
+
+        Side keys have the entries that expect a success, and those whose last runs failed or that
+        are paused for it.
+        """
+        change.results = _result_lines(run.verdict.ends)
+        policy, success, failures = run.rule.policy, state.results.success, state.results.failures
+        if success is not None and policy.expect_within is not None:
+            until = f"{success + policy.expect_within:.6f}"
+            change.index.append(["ZADD", words.EXPECTED, until, change.key])
+        if policy.pause_after_failures and failures >= policy.pause_after_failures:
+            failures = words.PAUSED_FOR_FAILURES
+        failed = ["ZADD", words.FAILED, str(failures)] if failures else ["ZREM", words.FAILED]
+        change.index.append([*failed, change.key])
 
     def _guarded(self, change: Change, run: Run) -> Change:
         """Let a change take place only if all is as it was looked at, and not too late."""

@@ -380,7 +380,10 @@ class PartedBeat:
         health.ticked()
         health.observe(any(part.leads for part in parts), no_lock=False)
         health.problem = next(filter(None, (part.problem for part in parts)), "")
-        (health.completed if self.available else health.failed)()
+        if self.available:
+            health.completed()
+        else:
+            health.failed(next(filter(None, (part.failure for part in parts)), "no answer"))
 
 
 def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:

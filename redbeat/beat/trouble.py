@@ -18,7 +18,7 @@ from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.errors import cause_of, reason_of
 from redbeat.metrics.health import BeatHealth
-from redbeat.printing import get_logger, plural
+from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import broker_back, broker_lost, emit, redis_back, redis_lost
 from redbeat.storage.rows import Change, Hand
 from redbeat.storage.words import HANDS, NO_BROKER
@@ -146,13 +146,13 @@ class FailedTicks:
 
         ``answered_at`` is the local time of the last reply of Redis.
         """
-        self._health.failed()
         answered, self._last_at = answered_at > self._last_at, self._clock()
         if not self.of_redis:
             self._first_at = self._last_at
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
+        self._health.failed(printable(f"{kind}: {error}"))
         # Log the first error of each kind, because a lasting error may follow a short one such as
         # "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):

@@ -255,7 +255,7 @@ class Upkeep:
         while True:
             for fields in self._side_keys("HSCAN", words.STATS):
                 yield _removal("HDEL", words.STATS, self._useless(fields))
-            for name in (words.FAILING, words.EXPECTED):
+            for name in (words.FAILING, words.FAILED, words.EXPECTED):
                 for keys in self._side_keys("ZSCAN", name):
                     gone = [row.key for row in read_rows(self._store, keys) if row.score == ""]
                     yield _removal("ZREM", name, gone)

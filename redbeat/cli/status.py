@@ -11,8 +11,9 @@ from typing import Final
 
 from redbeat.errors import ConfigurationError
 from redbeat.management import as_json
-from redbeat.management.doctor import Finding, examine
+from redbeat.management.doctor import examine
 from redbeat.management.status import Shard
+from redbeat.metrics.problems import MAX_LATE, Finding, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 from redbeat.schedule import Status
@@ -29,7 +30,7 @@ MAX_CLOCK_OFFSET: Final = 1.0
 @option(
     "--max-late",
     type=SECONDS,
-    default=60,
+    default=MAX_LATE,
     example="300",
     help="Maximum lateness of a due entry, in seconds or with units, such as 1h30m.",
 )
@@ -39,18 +40,17 @@ def status(console: Console, max_late: float) -> None:
     The exit code is 1 if there is a problem. Examples of problems are that no beat is active, that
     an entry is late by more than --max-late, or that an entry had no success within expect_within.
     """
-    current = console.schedule.status()
-    problems = list(as_json.problems_of(current, max_late))
+    current = console.schedule.status(max_late)
     if console.as_json:
-        console.emit(as_json.status_json(current, problems))
+        console.emit(as_json.status_json(current))
     else:
         console.fields(_fields(console, current))
-        for problem in problems:
-            console.write(Styled(f"PROBLEM: {problem}", fg="red", bold=True))
+        for one in current.problems:
+            console.write(Styled(f"PROBLEM: {one.problem}", fg="red", bold=True))
     if abs(current.clock_offset) > MAX_CLOCK_OFFSET:
         offset = duration(abs(current.clock_offset))
         console.warn(f"the clocks of this host and of Redis differ by {offset}")
-    if problems:
+    if current.problems:
         console.ctx.exit(EX_UNHEALTHY)
 
 
@@ -104,10 +104,10 @@ def doctor(console: Console, fix: bool) -> None:
     command again to check that the problems are gone.
     """
     found_count = fixed_count = 0
-    for finding in _findings(console, fix):
+    for found in _findings(console, fix):
         found_count += 1
-        fixed_count += finding.fixed
-        _print(console, finding, fix)
+        fixed_count += found.fixed
+        _print(console, found, fix)
     if not console.as_json:
         summary = plural(found_count, "finding")
         if fix:
@@ -122,7 +122,7 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
         yield from examine(console.schedule, fix)
     except ConfigurationError as error:
         remedy = "correct the setting and run doctor again; nothing else was checked"
-        yield Finding("settings", "", str(error), remedy)
+        yield finding("settings", str(error), remedy=remedy)
 
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:

@@ -63,6 +63,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
             return None
         changes.end_pause(state, now)
         change = changes.editing(row, state, texts)
+        change.index.append(["ZREM", words.FAILED, row.key])
         try:
             entry = entry_of(changes.after(row, change), app, entry_class)
             entry.warn_if_finished()
@@ -176,6 +177,7 @@ def deletion(key: str, row: Row | None = None) -> Change:
     index = [
         *changes.out_of_trouble(key),
         ["ZREM", words.EXPECTED, key],
+        ["ZREM", words.FAILED, key],
         ["SREM", words.CALENDAR_USERS, key],
     ]
     change = Change(key, delete=True, index=index)

@@ -3,12 +3,14 @@
 -- KEYS     the schedule, the static entries, a key that never exists (see turn.lua), and the lock
 --          unless locking is off.
 -- ARGV     the score of disabled entries; for how many seconds a beat counts as active after it was
---          last seen; how many overdue entries and how many failing ones to return.
+--          last seen; how many overdue entries and how many failing ones to return; from how many
+--          failed runs in a row an entry counts as failed, and how many such entries to return.
 --
 -- Returns {head, rows}. The head is JSON by name. `first_due` is since when the first due entry is
 -- due. `beats` has each active beat, followed by when it was last seen. `expected` are the keys of
 -- entries that may be overdue, `failing` counts those whose run could perhaps not be sent, and a row
--- of these, JSON by name, has nothing but score, meta and state.
+-- of these, JSON by name, has nothing but score, meta and state. `failed` counts the entries whose
+-- last runs failed, `most_failed` are some of them, each followed by how many failed in a row.
 
 -- include: start
 
@@ -38,7 +40,9 @@ local head = {
     'ZRANGEBYSCORE', 'beats', string.format('%.6f', since), latest, 'WITHSCORES') or {},
   problem = stats[1] or '', last_tick = stats[2] or '', host_ahead = stats[3] or '',
   expected = side('ZRANGEBYSCORE', 'expected', '-inf', now_text, 'LIMIT', 0, ARGV[3]) or {},
-  failing = side('ZCARD', 'failing') or 0}
+  failing = side('ZCARD', 'failing') or 0, failed = side('ZCOUNT', 'failed', ARGV[5], '+inf') or 0,
+  most_failed = side(
+    'ZRANGE', 'failed', '+inf', ARGV[5], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[6], 'WITHSCORES') or {}}
 local rows = {}
 for _, key in ipairs(side('ZRANGE', 'failing', 0, ARGV[4] - 1) or {}) do
   local found = read(key)

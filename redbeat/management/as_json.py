@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
@@ -15,20 +14,16 @@ from redbeat.entries.backfill import Backfill
 from redbeat.entries.history import Occurrence
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.describe import as_json, iso, overdue_text, plain
-from redbeat.presentation.text import duration
-from redbeat.printing import encodable, plural
+from redbeat.metrics.problems import Finding
+from redbeat.presentation.describe import as_json, iso, plain
+from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 
-from .doctor import Finding
 from .forecast import MAX_RUNS, Load, Periods, first_runs, upcoming_or_problem
 from .status import Status
 
 #: Number of upcoming runs in the JSON object of an entry.
 UPCOMING: Final = 5
-
-#: Maximum number of overdue entries that :func:`problems_of` names.
-MAX_OVERDUE: Final = 20
 
 
 def record_json(record: Record) -> dict[str, Any]:
@@ -109,38 +104,13 @@ def calendar_json(calendar: Calendar) -> dict[str, Any]:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """Return the JSON object of a problem that ``celery redbeat doctor`` found."""
-    return {**plain(finding), "key": encodable(finding.key)}
+    return {**plain(finding), "key": encodable(finding.key), "severity": finding.severity}
 
 
 def progress_json(one: Backfill) -> dict[str, Any]:
     """Return the progress of a backfill as a JSON object."""
     names = ("since", "until", "sent", "total", "rate", "finished")
     return {name: plain(getattr(one, name)) for name in names}
-
-
-def problems_of(status: Status, max_late: float) -> Iterator[str]:
-    """Yield the problems of a schedule as text.
-
-    A due entry is a problem if it is more than ``max_late`` seconds late.
-    """
-    if not status.beats:
-        yield "no beat leads" if status.lock_key else "no beat is active"
-    missing = [shard.prefix for shard in status.shards if status.lock_key and not shard.beat]
-    if status.beats and missing:
-        shards = f"{len(missing)} of {len(status.shards)} shards"
-        yield f"no beat leads {shards}, for example {missing[0]}"
-    if status.problem:
-        yield status.problem
-    failing = status.entries["failing"]
-    if failing:
-        entries = plural(failing, "entry fails", "entries fail")
-        yield f"{entries}; run celery redbeat list --state failing"
-    if status.most_late is not None and status.most_late > max_late:
-        yield f"an entry is {duration(status.most_late)} late"
-    for item in status.overdue[:MAX_OVERDUE]:
-        yield f"{item.name} {overdue_text(item)}"
-    if len(status.overdue) > MAX_OVERDUE:
-        yield f"{len(status.overdue) - MAX_OVERDUE} more entries had no success in time"
 
 
 #: The fields of a status that its JSON object has under the same names.
@@ -150,11 +120,11 @@ SHOWN: Final = (
 )
 
 
-def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
+def status_json(status: Status) -> dict[str, Any]:
     """Return the JSON object of a schedule's status and problems."""
     return {
-        "healthy": not problems,
-        "problems": problems,
+        "healthy": not status.problems,
+        "problems": [one.problem for one in status.problems],
         "total": sum(status.entries.values()),
         **{name: plain(getattr(status, name)) for name in SHOWN},
         "redis": {"url": status.redis_url, **status.server},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +18,12 @@ from redbeat.entries import edits, status
 from redbeat.entries.calendars import decode_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
+from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage import beats, checks, words
+from redbeat.storage import beats, checks
 from redbeat.storage.reading import outside
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -31,12 +32,6 @@ from .find import pages_of
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
-
-#: The kinds of findings.
-KINDS: Final = (
-    *("settings", "delivery", "broker", "shards", "eviction"),
-    *("missing", "unreadable", "quarantined", "failing", "score", "orphan", "overdue", "busy"),
-)
 
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
@@ -48,27 +43,6 @@ EARLY_TOLERANCE: Final = 1.0
 
 #: Maximum time until a beat checks a failed or waiting run again, in seconds.
 MAX_WAIT: Final = 65.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem of a schedule that ``celery redbeat doctor`` reports.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        key: the Redis key of the entry, or "" for a problem of the whole schedule.
-        problem: what is wrong.
-        remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
-        fixable: whether ``--fix`` repairs the problem.
-        fixed: whether ``--fix`` has repaired the problem.
-    """
-
-    kind: str
-    key: str
-    problem: str
-    remedy: str
-    fixable: bool = False
-    fixed: bool = False
 
 
 #: The functions that repair the entries with the given keys. An entry with a wrong score becomes
@@ -88,11 +62,15 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
-        yield Finding("settings", "", problem, remedy)
+        yield finding("settings", problem, remedy=remedy)
     problem = checks.layout_problem(conf, store.client)
     if problem:
-        yield Finding("shards", "", problem, "use the same number of shards everywhere")
-    yield from _of_server(store, conf)
+        yield finding("shards", problem)
+    counts, server = count_entries(store, conf, beats.FORGET_AFTER), store.server()
+    for found in problems_of(counts, conf, server):
+        if found.kind not in OF_ENTRIES:  # each entry tells its own
+            yield found
+    yield from _eviction(store, conf)
     minutes: Counter[int] = Counter()
     calendars = store.calendars()
     for page in pages_of(store):
@@ -113,19 +91,11 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
 # -- server ----------------------------------------------------------------------------------------
 
 
-def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
-    problem = count_entries(store, conf, beats.SEEN_WITHIN).problem
-    if problem.startswith(words.NO_BROKER):
-        remedy = "start the broker, or correct broker_url; then beats send the runs that are due"
-        yield Finding("broker", "", printable(problem), remedy)
-    elif problem:
-        remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
-        yield Finding("delivery", "", encodable(problem), remedy)
+def _eviction(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
     with suppress(ResponseError):  # the Redis server of a cloud provider may refuse INFO
         if conf.key_expiry_check != "ignore" and (found := store.eviction_risk()):
             problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
-            remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
-            yield Finding("eviction", "", problem, remedy)
+            yield finding("eviction", problem)
 
 
 # -- entries ---------------------------------------------------------------------------------------
@@ -137,34 +107,32 @@ def _of_row(
     key = encodable(row.key)
     if row.definition is None and "definition" in row.unreadable:
         problem = "is in the schedule, but has no definition"
-        yield Finding("missing", row.key, problem, "remove the key from the schedule", fixable=True)
+        yield replace(finding("missing", problem, row.key), fixable=True)
         return
     if row.note and row.due is not None and row.due < 0:
         reason = status.quarantine_note(row.note)[0]
-        yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
+        yield finding("quarantined", f"is quarantined: {reason}", key)
         return
     overdue = status.overdue_of(row, row.key, now)
     if overdue is not None:
-        yield Finding("overdue", key, overdue_text(overdue), LOOK)
-    failures = _failures(row, now)
+        yield finding("overdue", overdue_text(overdue), key)
+    failures = [*_failures(row, now), *_failed_runs(row, ensure_conf(schedule.app), now)]
     try:
         entry = _entry_of(row, schedule)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
         entry.occurrence_plan()  # a missing calendar raises an error here
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
-        yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
+        yield finding("unreadable", f"cannot run with this code and settings: {error}", key, OTHER)
         yield from failures  # of processes that have the code
         return
     except Exception as error:
         # The class of a custom schedule may raise any error.
-        yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
+        yield finding("unreadable", f"cannot be read: {error}", key)
         return
-    if entry.enabled:
-        yield from failures
+    yield from (one for one in failures if entry.enabled or one.kind == "failed")
     if problem:
-        remedy = "make the entry due now, so that a beat corrects the score"
-        yield Finding("score", row.key, problem, remedy, fixable=True)
+        yield replace(finding("score", problem, row.key), fixable=True)
 
 
 def _failures(row: Row, now: float) -> list[Finding]:
@@ -175,12 +143,18 @@ def _failures(row: Row, now: float) -> list[Finding]:
     first = failing.first_error
     before = "" if first == failing.last_error else f"; the first error was {first}"
     problem = printable(f"fails since {since}: {failing.reason}{before}")
-    return [Finding("failing", encodable(row.key), problem, SEND)]
+    return [finding("failing", problem, encodable(row.key))]
 
 
-SEND: Final = "correct the cause of the error; a beat tries again at least every minute"
-CORRECT: Final = "correct or delete the entry; a corrected entry runs again without a restart"
-LOOK: Final = "check the entry's history, the log of its worker, and whether a beat sends its runs"
+def _failed_runs(row: Row, conf: RedBeatConfig, now: float) -> Iterator[Finding]:
+    state = status.shown_state(row, now)
+    failures, pause = state.results.failures, state.pause
+    if pause is not None and pause.by == "pause_after_failures":
+        yield finding("failed", f"is paused: {pause.note}", encodable(row.key))
+    elif failures >= conf.max_failures:
+        yield finding("failed", f"fails: its last {failures} runs failed", encodable(row.key))
+
+
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
@@ -260,7 +234,7 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         problem = f"{count} entries are due in the minute of {at}, {times}"
         effect = f"then about {mean:.0f} entries are due in each minute of the hour"
         remedy = f"set spread=3600 for these entries, or use H in their crontabs: {effect}"
-        yield Finding("busy", "", problem, remedy)
+        yield finding("busy", problem, remedy=remedy)
 
 
 # -- entries that are not in the sorted set --------------------------------------------------------
@@ -274,7 +248,7 @@ def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
                 _entry_of(row, schedule)
             except Exception as error:  # a schedule class may raise any error
                 problem = f"is stored, but not in the schedule, and cannot be read: {error}"
-                yield Finding("unreadable", encodable(row.key), problem, CORRECT)
+                yield finding("unreadable", problem, encodable(row.key))
                 continue
             remedy = status.how_to_schedule(encodable(store.keys.name_of(row.key)))
-            yield Finding("orphan", encodable(row.key), "is stored, but not scheduled", remedy)
+            yield finding("orphan", "is stored, but not scheduled", encodable(row.key), remedy)

@@ -12,13 +12,12 @@ from celery import Celery
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
-from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue, entries_of, overdue_entries
+from redbeat.metrics.problems import MAX_LATE, Finding, problems_of
 from redbeat.metrics.snapshot import measured_counts
-from redbeat.presentation.text import duration
-from redbeat.printing import encodable
-from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
+from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Counts
 from redbeat.storage.store import store_of
@@ -48,7 +47,7 @@ class Status:
         beats: the beats that publish runs: the leader (which holds the lock of the first shard),
             all beats that run without a lock, and all beats that hold the lock of a shard.
         standbys: the beats that wait for the lock, except standbys of RedBeat 2, which store
-            nothing in Redis; a killed standby is listed for another minute.
+            nothing in Redis; a killed standby is listed for another ten seconds.
         entries: the number of entries by state; an entry counts as ``scheduled`` while a beat
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
@@ -69,6 +68,7 @@ class Status:
         problem: the reason why beats publish nothing, such as an unavailable broker with its
             address, a leader that no longer reaches Redis, or a lock key that is not a lock; "" if
             there is no such problem.
+        problems: all problems, the causes before what follows from them.
         overdue: the entries without a successful run within their ``expect_within``.
         shards: the shards of the schedule; empty if the schedule has only one shard.
     """
@@ -89,12 +89,17 @@ class Status:
     redis_url: str
     lock_key: str | None
     problem: str = ""
+    problems: list[Finding] = field(default_factory=list)
     overdue: list[Overdue] = field(default_factory=list)
     shards: list[Shard] = field(default_factory=list)
 
 
-def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
+def status_of(
+    app: Celery, clock: Callable[[], float] = time.time, max_late: float = MAX_LATE
+) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
+
+    ``max_late`` is by how many seconds a due entry may be late without a problem.
 
     Takes two round trips (three if the leader is a beat of RedBeat 2), and the round trips of
     :func:`~redbeat.entries.status.overdue_entries`.
@@ -103,6 +108,9 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     server = store.server()  # open the connection before the clock offset is measured
     counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
+    overdue = overdue_entries(store, counts)
+    problems = problems_of(counts, conf, server, overdue, max_late)
+    server.pop("problem", None)
     return Status(
         now=from_timestamp(counts.now),
         leader=leader,
@@ -119,35 +127,11 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
-        problem=encodable(
-            _lock_problem(counts, conf) or silent_leader(leader, counts) or counts.problem
-        ),
-        overdue=overdue_entries(store, counts),
+        problem=next((one.problem for one in problems if one.stops), ""),
+        problems=problems,
+        overdue=overdue,
         shards=[*map(Shard, layout_of(conf).prefixes, counts.sizes, counts.holders)],
     )
-
-
-def _lock_problem(counts: Counts, conf: RedBeatConfig) -> str:
-    """Return a message about the first lock key that is not a lock, or "" if all keys are locks."""
-    if not (conf.lock_key and counts.not_locks):
-        return ""
-    key = layout_of(conf).lock_key(counts.not_locks[0], conf.lock_key)
-    return f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
-
-
-def silent_leader(leader: BeatInfo | None, counts: Counts) -> str:
-    """Return a message if the leader is probably dead, or "".
-
-    A killed leader holds the lock until another beat takes over.
-    """
-    if leader is None or leader.last_seen is None or leader.since is None:
-        return ""
-    # A leader that is starting has the last tick of the leader before it.
-    silence = counts.now - max(leader.last_seen, leader.since).timestamp()
-    if silence <= SILENCE:
-        return ""
-    name = f"{leader.host}, pid {leader.pid}"
-    return f"the leader ({name}) has not reached Redis for {duration(silence)}; start a beat"
 
 
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
@@ -156,14 +140,15 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
     if leader and leader.host is not None and counts.last_tick is not None:
         # Redis forgets when a beat was seen, but not when the leader last ticked.
         leader = leader._replace(last_seen=from_timestamp(counts.last_tick))
-    lockless, standbys = [], []
+    lockless: list[BeatInfo] = []
+    standbys: list[BeatInfo] = []
     for beat in counts.beats:
         # The time ``beat.seen`` may be invalid, because another program may have written it.
         info = BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))
         if beat.token == counts.holder:
             leader = info
-        elif beat.locked and beat.token not in counts.holders:
-            standbys.append(info)
-        elif beat.locked or beat.seen >= counts.now - SEEN_WITHIN:
+        elif beat.locked and beat.token in counts.holders:
             lockless.append(info)
+        elif beat.seen >= counts.now - SEEN_WITHIN:  # else it was killed
+            (standbys if beat.locked else lockless).append(info)
     return leader, lockless, standbys

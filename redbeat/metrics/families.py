@@ -97,6 +97,7 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
         states.add_metric([state], number)
     yield states
     yield overdue_gauge(snapshot)
+    yield problems_gauge(snapshot)
     counts = snapshot.counts
     yield from _gauges(
         broker_up=None if snapshot.leads is False else not counts.problem,
@@ -126,6 +127,15 @@ def overdue_gauge(snapshot: Snapshot) -> core.Metric:
     return overdue
 
 
+def problems_gauge(snapshot: Snapshot) -> core.Metric:
+    """Return a gauge of the problems that ``celery redbeat status`` names, by their kind."""
+    text = "1 for each kind of problem that celery redbeat status names."
+    gauge = core.GaugeMetricFamily("redbeat_problem", text, labels=["kind", "severity"])
+    for one in {one.kind: one for one in snapshot.problems}.values():
+        gauge.add_metric([one.kind, one.severity], 1)
+    return gauge
+
+
 def health_gauges(
     leads: bool | None, tick_age: float | None, redis_up: bool
 ) -> Iterator[core.Metric]:
@@ -147,7 +157,7 @@ class BeatCollector(Collector):
         self._health, self._totals, self._take_snapshot = health, totals, take
 
     def collect(self) -> Iterator[core.Metric]:
-        """Yield the metrics. Takes three round trips, or none while Redis is unavailable."""
+        """Yield the metrics. Takes four round trips, or none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
         yield from health_gauges(health.leads, health.tick_age, health.redis_up)
@@ -167,7 +177,7 @@ class RedisCollector(Collector):
         self._take_snapshot, self._max_entries = take, max_entries
 
     def collect(self) -> Iterator[core.Metric]:
-        """Yield the metrics. Three round trips."""
+        """Yield the metrics. Four round trips."""
         snapshot = _snapshot_or_none(self._take_snapshot)
         if snapshot is None:
             yield from health_gauges(None, None, False)
@@ -177,7 +187,7 @@ class RedisCollector(Collector):
         yield from schedule_gauges(snapshot)
 
     def ready(self) -> ProbeResult:
-        """Return whether Redis answers. Three round trips."""
+        """Return whether Redis answers. Four round trips."""
         up = _snapshot_or_none(self._take_snapshot) is not None
         return ProbeResult(up, "Redis answers" if up else "Redis does not answer")
 

@@ -32,7 +32,8 @@ class BeatHealth:
         self._clock = clock
         self._ticked_at = clock()
         self._completed_at: float | None = None
-        self._failing = False
+        #: Why the last tick failed, "" if it did not.
+        self.failure = ""
         self._no_lock = False
         #: The reason why the beat cannot publish, "" if the beat can publish.
         self.problem = ""
@@ -53,18 +54,18 @@ class BeatHealth:
 
     def completed(self) -> None:
         """Record a successful tick."""
-        self._completed_at, self._failing = self._clock(), False
+        self._completed_at, self.failure = self._clock(), ""
 
-    def failed(self) -> None:
-        """Record a failed tick."""
-        self._failing = True
+    def failed(self, reason: str) -> None:
+        """Record a tick that failed because of Redis; ``reason`` is in one line."""
+        self.failure = reason
 
     # -- other threads -------------------------------------------------------------------------
 
     @property
     def redis_up(self) -> bool:
         """Whether Redis answered the last tick."""
-        return self._completed_at is not None and not self._failing
+        return self._completed_at is not None and not self.failure
 
     @property
     def tick_age(self) -> float | None:
@@ -82,9 +83,11 @@ class BeatHealth:
         if self.tick_error:
             return ProbeResult(False, self.tick_error)
         if age is None:
-            return ProbeResult(False, "no successful tick yet: Redis has not answered")
-        if age > (FAILING_WITHIN if self._failing else READY_WITHIN):
-            return ProbeResult(False, f"Redis last answered {age:.1f} s ago")
+            reason = self.failure or "Redis has not answered"
+            return ProbeResult(False, f"no successful tick yet: {reason}")
+        if age > (FAILING_WITHIN if self.failure else READY_WITHIN):
+            reason = self.failure or "Redis does not answer"
+            return ProbeResult(False, f"the last tick succeeded {age:.1f} s ago: {reason}")
         if self._no_lock:
             return ProbeResult(False, "the lock key contains something that is not a lock")
         if self.problem:

@@ -13,6 +13,7 @@ from redbeat.storage import reading
 from redbeat.storage.beats import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
 
 from .counters import LEADER, split
+from .problems import Finding, problems_of
 
 
 def led_by_redbeat_2(counts: reading.Counts) -> bool:
@@ -30,7 +31,7 @@ def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) ->
     leads, this function checks which of the first 500 due entries are disabled, and counts these
     entries as disabled. The function takes one round trip, or two while RedBeat 2 leads.
     """
-    counts = _with_failing(store.counts(conf.lock_key, decide.DISABLED, within))
+    counts = _with_failing(store.counts(conf.lock_key, decide.DISABLED, within, conf.max_failures))
     counts = _without_foreign_holders(counts)
     if led_by_redbeat_2(counts):
         return _without_disabled(counts._replace(problem=""), store)
@@ -111,6 +112,7 @@ class Snapshot:
         lock_left: seconds until the lock expires, None if the lock is free or disabled.
         shared: whether the lock is disabled, so that all beats share the work.
         overdue: the entries that had no success within their ``expect_within``.
+        problems: what is wrong with the schedule.
     """
 
     counts: reading.Counts
@@ -119,6 +121,7 @@ class Snapshot:
     lock_left: float | None
     shared: bool
     overdue: list[status.Overdue] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
 
     @property
     def beats(self) -> set[str]:
@@ -172,12 +175,13 @@ def take_snapshot(
 ) -> Snapshot:
     """Read a snapshot from Redis.
 
-    The function takes three round trips (two if the lock is disabled), and one more while RedBeat 2
-    leads. If entries may be overdue, :func:`~redbeat.entries.status.overdue_entries` takes
+    The function takes four round trips (three if the lock is disabled), and one more while RedBeat
+    2 leads. If entries may be overdue, :func:`~redbeat.entries.status.overdue_entries` takes
     additional round trips. ``clock`` returns UNIX seconds.
     """
     stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
     overdue = status.overdue_entries(store, counts)
-    return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue)
+    problems = problems_of(counts, conf, store.server(), overdue)
+    return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue, problems)

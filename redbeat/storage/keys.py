@@ -59,6 +59,8 @@ class Keys:
     stats = _key_aside("stats")
     #: The sorted set of entries whose run could not be sent: entry key -> when the run was due.
     failing = _key_aside("failing")
+    #: The sorted set of entries whose last runs failed: entry key -> how many in a row.
+    failed = _key_aside("failed")
     #: The sorted set of entries with ``expect_within``: entry key -> when the entry may be overdue.
     expected = _key_aside("expected")
     #: The hash of calendars: name -> JSON of the calendar.
@@ -198,7 +200,7 @@ WRONG_TYPE: Final = "WRONGTYPE"
 TYPES: Final = {
     **dict.fromkeys(("statics", "calendar_users"), ("set", "set")),
     **dict.fromkeys(("quarantine", "stats", "calendars"), ("hash", "hash")),
-    **dict.fromkeys(("schedule", "beats", "failing", "expected"), ("zset", "sorted set")),
+    **dict.fromkeys(("schedule", "beats", "failing", "failed", "expected"), ("zset", "sorted set")),
 }
 
 

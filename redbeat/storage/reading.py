@@ -71,6 +71,9 @@ SCAN_COUNT: Final = 2000
 MOST_BYTES: Final = 1 << 22
 MOST_FAILING: Final = 1000
 
+#: At most this number of entries whose last runs failed is read.
+MOST_FAILED: Final = 20
+
 #: No row has this digest.
 NOTHING_HAS: Final = "-"
 
@@ -133,6 +136,10 @@ class Counts(NamedTuple):
     problem: str = ""
     failing: int = 0
     perhaps_failing: Sequence[Row] = ()
+    #: How many entries have too many failed runs in a row, and the keys of the worst ones, each
+    #: with the number of its failed runs.
+    failed: int = 0
+    most_failed: Sequence[tuple[str, int]] = ()
     #: The keys of the entries that may be overdue.
     expected: Sequence[str] = ()
     #: When the leader last completed a tick, None if unknown.
@@ -151,6 +158,27 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
+    """Return the members of a sorted set with their scores, from a reply with one after another."""
+    words = [*found]  # cjson writes an empty list as {}
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return [(text_of(member), int(score_in(score))) for member, score in pairs]
+
+
+def _why_no_writes(info: Mapping[str, Any]) -> str:
+    """Return why a server refuses writes, by its INFO; "" if it takes them."""
+    if info.get("role") == "slave" and info.get("slave_read_only", 1):
+        master = f"{info.get('master_host')}:{info.get('master_port')}"
+        return f"is a read-only replica of {master}"
+    if info.get("loading"):
+        return "is loading its data"
+    most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
+    used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
+    if most and used >= most and not policy.startswith("allkeys"):
+        return f"is full: maxmemory is {most} bytes with the policy {policy}"
+    return ""
 
 
 def not_an_entry(key: str) -> str:
@@ -419,18 +447,21 @@ class Reading:
         return None
 
     def server(self) -> dict[str, str]:
-        """Return the version and the mode of the server from INFO.
+        """Return the version and the mode of the server from INFO, and why it takes no writes.
 
-        Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
+        The ``problem`` is missing if it takes writes. Returns an empty mapping if the Redis user
+        has no right to run INFO. One round trip.
         """
         try:
-            info = self.parts[0]._info("server")
+            info = self.parts[0]._info("default")
         except ResponseError:
             return {}
         # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
-        return {"version": str(version), "mode": str(mode)}
+        found = {"version": str(version), "mode": str(mode)}
+        problem = _why_no_writes(info)
+        return {**found, "problem": problem} if problem else found
 
     def _info(self, section: str) -> Any:
         return node_of(self.client, self.keys.schedule).info(section)
@@ -468,14 +499,17 @@ class Reading:
         after = (text_of(score), text_of(member)) if score else None
         return Page(score_in(now), list(map(Row.read, rows)), after)
 
-    def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
+    def counts(
+        self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
+    ) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
         A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score of
-        disabled entries. A side key of a wrong type is the ``problem`` if there is no other. One
-        round trip, one more if 500 entries or more may be overdue.
+        disabled entries. An entry of which ``max_failures`` runs in a row failed counts as failed.
+        A side key of a wrong type is the ``problem`` if there is no other. One round trip, one more
+        if 500 entries or more may be overdue.
         """
-        args = (disabled, within, BATCH, MOST_FAILING)
+        args = (disabled, within, BATCH, MOST_FAILING, max_failures, MOST_FAILED)
         text, rows = self._ask("count", args, *([lock_key] if lock_key else ()))
         head: dict[str, Any] = json.loads(text_of(text))
         now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
@@ -491,6 +525,8 @@ class Reading:
             or self._note_side_error(head.get("side_error", "")),
             failing=max(head["failing"] - MOST_FAILING, 0),
             perhaps_failing=list(map(Row.read, rows)),
+            failed=head["failed"],
+            most_failed=_numbered(head["most_failed"]),
             expected=self._expected(now, head["expected"]),
             last_tick=seconds_in(head["last_tick"]),
             host_ahead=number_in(head["host_ahead"]) or 0.0,

@@ -428,14 +428,18 @@ class ShardedStore(reading.Reading):
         """Return the key by which pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
 
-    def counts(self, lock_key: str | None, disabled: float, within: float) -> reading.Counts:
+    def counts(
+        self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
+    ) -> reading.Counts:
         """Return the number of entries of each kind, and the active beats.
 
         The beats come from the first shard, because every beat works on the first shard. Also
         returns the keys of all entries that may be overdue.
         """
         each = [
-            store.counts(lock_key and self.layout.lock_key(number, lock_key), disabled, within)
+            store.counts(
+                lock_key and self.layout.lock_key(number, lock_key), disabled, within, max_failures
+            )
             for number, store in enumerate(self.parts)
         ]
         total = reading.Counts._make(
@@ -451,6 +455,7 @@ class ShardedStore(reading.Reading):
             holders=[counts.holder for counts in each],
             sizes=[counts.members for counts in each],
             perhaps_failing=[row for counts in each for row in counts.perhaps_failing],
+            most_failed=[pair for counts in each for pair in counts.most_failed],
             expected=[key for counts in each for key in counts.expected],
         )
 

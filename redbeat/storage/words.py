@@ -22,11 +22,15 @@ CALENDAR_TEXTS: Final = "calendars"
 CALENDAR_USERS: Final = "calendar-users"
 CALENDAR_VERSION: Final = "calendars-version"
 EXPECTED: Final = "expected"
+FAILED: Final = "failed"
 FAILING: Final = "failing"
 HANDS: Final = "hands"
 QUARANTINE: Final = "quarantine"
 STATICS: Final = "statics"
 STATS: Final = "stats"
+
+#: The score in FAILED of an entry that is paused because its runs failed.
+PAUSED_FOR_FAILURES: Final = 1_000_000
 
 #: The field of the stats with the mark of a loss of the schedule: UNIX seconds, or ``new``.
 LOST: Final = "lost"

@@ -42,9 +42,6 @@ health = Blueprint("health", __name__)
 MAX_ITEMS: Final = 500
 DEFAULT_ITEMS: Final = 50
 
-#: If a due entry is later than this number of seconds, the status reports a problem.
-MAX_LATE: Final = 60.0
-
 #: Maximum length of a timeline in seconds.
 MAX_SPAN: Final = 7 * 86_400
 
@@ -113,8 +110,7 @@ def _limit() -> int:
 @api.get("/status")
 def status() -> ResponseReturnValue:
     """Return the status of the schedule. Takes two round trips."""
-    current = schedule.status()
-    return jsonify(as_json.status_json(current, list(as_json.problems_of(current, MAX_LATE))))
+    return jsonify(as_json.status_json(schedule.status()))
 
 
 @api.get("/upcoming")

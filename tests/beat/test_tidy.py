@@ -31,10 +31,14 @@ def tidied(client: Any, most: int = 10) -> None:
 
     upkeep = Upkeep(store, exchange, clock, ensure_conf(app))
     reply = store.turn(Request("t", None, (), Look(limit=0)))._replace(now=1000.0)
-    for _ in range(3):  # counts, what fails, what is expected
+    for _ in range(4):  # the counts, and the indexes
         clock.now += TIDY_INTERVAL
         while upkeep.run(reply):
             pass
+
+
+#: The sorted sets of entries aside of the schedule.
+INDEXES = ("failing", "failed", "expected")
 
 
 def put(client: Any, name: str, **state: Any) -> None:
@@ -57,11 +61,11 @@ def test_counts_of_deleted_entries_go(redis_client: Any) -> None:
 
 def test_what_is_gone_leaves_the_indexes(redis_client: Any) -> None:
     put(redis_client, "stays", failing=Failing(1.0, 1, "away"))
-    for index in ("failing", "expected"):
+    for index in INDEXES:
         redis_client.zadd(f"{ASIDE}{index}", {f"{PREFIX}stays": 1, f"{PREFIX}gone": 1})
     tidied(redis_client)
-    assert redis_client.zrange(f"{ASIDE}failing", 0, -1) == [f"{PREFIX}stays"]
-    assert redis_client.zrange(f"{ASIDE}expected", 0, -1) == [f"{PREFIX}stays"]
+    for index in INDEXES:
+        assert redis_client.zrange(f"{ASIDE}{index}", 0, -1) == [f"{PREFIX}stays"]
 
 
 def test_keys_of_a_wrong_type_stop_nothing(redis_client: Any) -> None:

@@ -15,8 +15,10 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
-from redbeat.entries.state import State
+from redbeat.beat.lock import new_token
+from redbeat.entries.state import Pause, Results, State
 from redbeat.management import doctor
+from redbeat.metrics import problems
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
 from redbeat.storage.words import STATE
@@ -37,6 +39,12 @@ def small_memory(redis_client: Any) -> Iterator[None]:
     yield
     for name in ("maxmemory", "maxmemory-policy"):
         redis_client.config_set(name, before[name])
+
+
+@pytest.fixture(autouse=True)
+def leader(redis_client: Any) -> None:
+    """Let a beat lead, without which a schedule has a problem."""
+    redis_client.set("redbeat::lock", new_token(), ex=60)
 
 
 def kinds(report: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -62,6 +70,37 @@ def test_a_healthy_schedule_of_all_kinds_has_no_findings(
     ran = run("doctor")
     assert (ran.out, ran.code) == ("", 0)
     assert "Nothing is wrong" in ran.err
+
+
+def test_without_a_beat_the_prefix_and_the_database_are_named(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """Also for a wrong prefix, under which nothing is."""
+    redis_client.delete("redbeat::lock")
+    make("late", last_run_at=None)
+    redis_client.zadd(SCHEDULE, {"redbeat:late": time.time() - 600})
+
+    found = {report["kind"]: report for report in run("doctor", "--json").json}
+
+    assert found["beats"]["problem"] == "no beat leads"
+    assert "the prefix redbeat: in redis://" in found["beats"]["remedy"]
+    assert "an entry is 10 min" in found["late"]["problem"]
+    assert {report["severity"] for report in found.values()} == {"error"}
+
+
+def test_failing_tasks_are_reported(run: Run, make: Make, redis_client: Any) -> None:
+    """Also of an entry that is paused for it, after fewer failures."""
+    make("fails")
+    make("paused", enabled=False)
+    failed = Results(None, 21, 1.0, ())
+    redis_client.hset("redbeat:fails", STATE, State(results=failed).text())
+    pause = Pause(1.0, "2 failed runs in a row, the last with ValueError", "pause_after_failures")
+    redis_client.hset("redbeat:paused", STATE, State(results=failed, pause=pause).text())
+
+    told = run("doctor").out
+
+    assert "failed: redbeat:fails fails: its last 21 runs failed; look at the log" in told
+    assert "failed: redbeat:paused is paused: 2 failed runs in a row" in told
 
 
 def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> None:
@@ -126,7 +165,7 @@ def test_fix_repairs_what_can_be_repaired(
     for name in ("parked", "lost", "late"):
         make(name)
     right = redis_client.zscore(SCHEDULE, "redbeat:parked")
-    redis_client.zadd(SCHEDULE, {"redbeat:parked": -1, "redbeat:gone": 1, "redbeat:late": 9e9})
+    redis_client.zadd(SCHEDULE, {"redbeat:parked": -1, "redbeat:gone": 9e9, "redbeat:late": 9e9})
     redis_client.zrem(SCHEDULE, "redbeat:lost")
     redis_client.hset("redbeat:bad", "definition", "{")
     redis_client.zadd(SCHEDULE, {"redbeat:bad": 9e9})
@@ -148,6 +187,7 @@ def test_fix_repairs_what_can_be_repaired(
     assert run("resume", "lost").code == 0
     assert run("doctor").code == 0
 
+    redis_client.delete("redbeat::lock")
     tick_of_a_beat(app)
     for name in ("parked", "lost", "late"):
         assert redis_client.zscore(SCHEDULE, f"redbeat:{name}") == pytest.approx(right, abs=5)
@@ -226,7 +266,8 @@ def test_unwise_settings_are_reported(
     run: Run, app: Celery, name: str, value: str, remedy: str
 ) -> None:
     app.conf[name] = value
-    (report,) = run("doctor", "--json").json
+    report, *others = run("doctor", "--json").json
+    assert {one["kind"] for one in others} <= {"beats"}, "without a lock, beats say that they work"
     assert name in report["problem"]
     assert remedy in report["remedy"]
 
@@ -313,11 +354,10 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
 
 
 def test_every_kind_of_finding_is_listed() -> None:
-    """Programs may rely on the list of kinds."""
-    source = Path(str(doctor.__file__)).read_text(encoding="utf-8")
-    made = set(re.findall(r"\bFinding\(\s*\"(\w+)\"", source))
-    assert "busy" in made
-    assert made <= set(doctor.KINDS)
+    """Programs may rely on the list of kinds, and the table has no others."""
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in (doctor, problems)]
+    made = set(re.findall(r"\bfinding\(\s*\"(\w+)\"", " ".join(sources)))
+    assert made == set(problems.KINDS)
 
 
 def parts_of(seconds: int) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -189,19 +190,70 @@ def test_status_lists_standbys(run: Run, redis_client: redis.Redis) -> None:
     redis_client.set("redbeat::lock", TOKEN)
     assert "standbys" not in run("status").out.lower()
     waits, (seconds, _) = new_token(), redis_client.time()
-    redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": seconds, f"{waits} lock": seconds - 20})
+    redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": seconds, f"{waits} lock": seconds - 5})
     ran = run("status")
     assert ran.code == 0
     leader, standby, *_ = ran.lines
     seen = r", seen \d+(\.\d)? s ago"
     assert re.fullmatch(f"Leader    web-1, pid 4711, since 2023-11-14 22:13:20 UTC{seen}", leader)
     assert re.fullmatch(
-        f"Standbys  {socket.gethostname()}, pid .* UTC, seen 2[0-9.]+ s ago", standby
+        f"Standbys  {socket.gethostname()}, pid .* UTC, seen [0-9.]+ s ago", standby
     )
     (found,) = run("status", "--json").json
     assert [beat["token"] for beat in found["beats"]] == [TOKEN]
     assert [beat["token"] for beat in found["standbys"]] == [waits]
-    assert datetime.fromisoformat(found["standbys"][0]["last_seen"]).timestamp() == seconds - 20
+    assert datetime.fromisoformat(found["standbys"][0]["last_seen"]).timestamp() == seconds - 5
+    redis_client.zadd(".redbeat::beats", {f"{waits} lock": seconds - 12})
+    assert "Standbys" not in run("status").out, "a beat that was killed"
+
+
+@pytest.fixture
+def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
+    """A server that a test may make unwritable, which is writable again after the test."""
+    yield redis_client
+    redis_client.replicaof("NO", "ONE")
+    redis_client.config_set("maxmemory", 0)
+
+
+@pytest.mark.standalone
+@pytest.mark.parametrize("why", ["replica", "full"])
+def test_redis_takes_no_writes(
+    run: Run, app: Celery, make: Make, server: redis.Redis, closed_port: int, why: str
+) -> None:
+    """The cause is named, and not the leader, which is silent because of it."""
+    make("a")
+    server.set("redbeat::lock", TOKEN, ex=1500)
+    server.hset(".redbeat::stats", "last_tick", str(int(server.time()[0]) - 40))
+    if why == "full":
+        server.config_set("maxmemory", 1)
+        reason = r"is full: maxmemory is 1 bytes with the policy noeviction"
+    else:
+        server.replicaof("127.0.0.1", closed_port)
+        reason = f"is a read-only replica of 127.0.0.1:{closed_port}"
+
+    (found,) = run("status", "--json").json
+
+    (problem,) = found["problems"]
+    assert re.fullmatch(rf"Redis at redis://127.0.0.1:\d+/\d+ {reason}", problem)
+    assert Schedule(app).status().problem == problem
+    (report,) = run("doctor", "--json").json
+    assert (report["kind"], report["problem"]) == ("redis", problem)
+
+
+def test_entries_that_do_not_run_are_problems(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    redis_client.set("redbeat::lock", new_token(), ex=60)
+    for name in ("a", "b"):
+        make(name)
+        redis_client.hset(".redbeat::quarantine", f"redbeat:{name}", "{}")
+    redis_client.zadd(".redbeat::failed", {"redbeat:a": 21, "redbeat:b": 2})
+    ran = run("status")
+    assert ran.code == EX_UNHEALTHY
+    quarantine = "2 entries are quarantined; run celery redbeat list --state quarantined"
+    assert f"PROBLEM: {quarantine}" in ran.lines
+    assert "PROBLEM: the last 21 runs of a failed" in ran.lines
+    assert "runs of b" not in ran.out
 
 
 def test_redis_is_away(run: Run, app: Celery, closed_port: int) -> None:

@@ -29,7 +29,8 @@ from redbeat.codec.types import BY_TAG
 from redbeat.config import ensure_conf
 from redbeat.entries.policy import MAX_CALENDARS
 from redbeat.entries.state import LONGEST_NOTE
-from redbeat.management.doctor import KINDS, REPAIRS
+from redbeat.management.doctor import REPAIRS
+from redbeat.metrics.problems import KINDS
 from redbeat.settings import SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
 from redbeat.web.actions import MAX_NOTE

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redbeat.entries.status import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
 from redbeat.metrics.families import counters_of, health_gauges, schedule_gauges
+from redbeat.metrics.problems import finding
 from redbeat.metrics.snapshot import Snapshot
 from redbeat.storage.reading import Counts
 from tests.waiting import wait_until
@@ -89,9 +90,8 @@ class Target:
 def own_names() -> set[str]:
     """Return the names of all metrics of RedBeat, without the metrics of the process."""
     counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
-    found = Snapshot(
-        counts, {"leader": "0.5 token"}, 0.0, 1.0, False, [Overdue("a", None, 2.0, 1.0)]
-    )
+    overdue, problems = [Overdue("a", None, 2.0, 1.0)], [finding("late", "an entry is late")]
+    found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False, overdue, problems)
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}
     families = (
         *health_gauges(True, 1.0, True),

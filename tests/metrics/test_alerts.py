@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat.config import ensure_conf
+from redbeat.entries.state import Results, State
 from redbeat.metrics.families import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.store import Store, store_of
@@ -207,6 +208,22 @@ def clock_off(it: Situation) -> None:
     it.export(clock=lambda: time.time() + 5)
 
 
+def failing_tasks(it: Situation) -> None:
+    """An entry whose tasks fail, as a worker reports."""
+    well(it)
+    it.world.put("b", interval_json(3600), score=it.world.now() + 3600)
+    failed = State(identity="b", results=Results(None, 3, 1.0, ()))
+    it.world.client.hset(f"{PREFIX}b", "beat_state", failed.text())
+    it.world.client.zadd(f".{PREFIX}:failed", {f"{PREFIX}b": 3})
+
+
+def full(it: Situation) -> None:
+    """An exporter whose Redis takes no more writes."""
+    it.start().close()
+    it.world.client.config_set("maxmemory", 1)
+    it.export()
+
+
 #: What fires in each situation.
 FIRES: dict[Callable[[Situation], None], set[str]] = {
     well: set(),
@@ -217,6 +234,8 @@ FIRES: dict[Callable[[Situation], None], set[str]] = {
     },
     failing_entry: {"RedBeatFailingEntries", "RedBeatLate", "RedBeatPublishingFails"},
     overloaded: {"RedBeatDispatchesLate"},
+    failing_tasks: {"RedBeatTasksFail"},
+    full: {"RedBeatNoLeader", "RedBeatRedisReadOnly"},
     no_beat: {"RedBeatNoLeader"},
     not_a_lock: {"RedBeatNoLeader"},
     redis_away: {"RedBeatRedisAway"},
@@ -247,8 +266,11 @@ def test_alerts_fire_in_real_situations(
     world: World, unused_port: int, situation: Callable[[Situation], None]
 ) -> None:
     it = Situation(world, unused_port)
-    situation(it)
-    assert fired(it.scrapes()) == FIRES[situation]
+    try:
+        situation(it)
+        assert fired(it.scrapes()) == FIRES[situation]
+    finally:
+        world.client.config_set("maxmemory", 0)
 
 
 def series_of(scrapes: Scrapes) -> list[dict[str, str]]:

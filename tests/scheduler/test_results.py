@@ -482,6 +482,32 @@ def test_arguments_do_not_prevent_the_pause_after_failures(site: Site, value: st
     assert site.entry.status.consecutive_failures == 0
 
 
+def test_entries_whose_tasks_fail_are_problems_within_seconds(site: Site) -> None:
+    """Until a success, or until somebody resumes the entry."""
+    site.save()
+    schedule = Schedule(site.world.app)
+
+    def told() -> list[str]:
+        return [one.problem for one in schedule.status().problems if one.kind == "failed"]
+
+    site.fail(2)
+    assert told() == []
+    site.fail()
+    assert told() == ["the last 3 runs of a failed"]
+    site.run()
+    site.world.take_reports(site.scheduler)
+    assert told() == []
+    site.fail(4)
+    assert told() == ["the last 4 runs of a failed"]
+    site.entry.resume()
+    assert told() == []
+    site.save(pause_after_failures=1)
+    site.fail()
+    assert told() == ["a is paused, because its runs failed"]
+    site.entry.delete()
+    assert told() == []
+
+
 def test_a_repeated_report_counts_once(site: Site) -> None:
     """Setup: the reply to a report is lost, another worker reports a run, the first repeats.
 

@@ -31,6 +31,7 @@ from redbeat import (
     EntryStatus,
     Expected,
     Failing,
+    Finding,
     Forecast,
     InvalidEntryError,
     NoQueueError,
@@ -262,6 +263,7 @@ def look_ahead(schedule: Schedule, start: datetime) -> None:
     assert_type(schedule.apply({}, dry_run=True), Applied)
     assert_type(schedule.status(), Status)
     assert_type(schedule.status().shards, list[Shard])
+    assert_type(schedule.status().problems, list[Finding])
     assert_type(schedule.status().overdue, list[Overdue])
     assert_type(entry.policy, Policy)
     assert_type(entry.status, EntryStatus)

@@ -185,7 +185,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "failing-kept-in-index",
         "An entry counts as failing after a run was sent.",
         "beat/outcome.py",
-        'change.index = [["ZREM", words.FAILING, key]]',
+        'change.index.append(["ZREM", words.FAILING, key])',
         "pass",
         (
             "tests/beat/test_outcome.py",

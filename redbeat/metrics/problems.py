@@ -1,0 +1,242 @@
+"""Finds what is wrong with a schedule: the one place that status, doctor, pages and metrics ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from redbeat.config import RedBeatConfig
+from redbeat.connection.urls import safe_url
+from redbeat.entries.status import Overdue
+from redbeat.presentation.describe import overdue_text
+from redbeat.presentation.text import duration
+from redbeat.printing import encodable, plural, printable
+from redbeat.storage.beats import SILENCE, BeatInfo
+from redbeat.storage.keys import layout_of
+from redbeat.storage.reading import Counts
+from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES
+
+#: How bad a problem is: runs are not sent or fail; or nothing is lost yet.
+ERROR, WARNING = "error", "warning"
+
+
+class Kind(NamedTuple):
+    """What is known about all problems of one kind.
+
+    ``stops`` is whether beats publish nothing because of it.
+    """
+
+    severity: str
+    remedy: str
+    stops: bool = False
+
+
+CORRECT: Final = "correct or delete the entry; a corrected entry runs again without a restart"
+
+#: The kinds of problems. Those of Redis come first, because others may follow from them.
+KINDS: Final[dict[str, Kind]] = {
+    "settings": Kind(ERROR, "correct the setting"),
+    "redis": Kind(ERROR, "let beats write to Redis again; they go on by themselves", stops=True),
+    "lock": Kind(ERROR, "rename or delete the key, or set redbeat_lock_key", stops=True),
+    "leader": Kind(ERROR, "start a beat", stops=True),
+    "beats": Kind(ERROR, "start a beat with the same key prefix and the same Redis"),
+    "broker": Kind(
+        ERROR,
+        "start the broker, or correct broker_url; then beats send the runs that are due",
+        stops=True,
+    ),
+    "delivery": Kind(
+        ERROR,
+        "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once",
+        stops=True,
+    ),
+    "beat": Kind(ERROR, "look at the log of the beat for the traceback", stops=True),
+    "key": Kind(ERROR, "delete the key with the command", stops=True),
+    "shards": Kind(ERROR, "use the same number of shards everywhere"),
+    "eviction": Kind(WARNING, "set maxmemory-policy to noeviction or to a volatile-* policy"),
+    "quarantined": Kind(ERROR, CORRECT),
+    "failing": Kind(
+        ERROR, "correct the cause of the error; a beat tries again at least every minute"
+    ),
+    "failed": Kind(
+        ERROR, "look at the log of its worker; celery redbeat show NAME has the last errors"
+    ),
+    "late": Kind(ERROR, "look at the log of the beat, and whether it has enough time"),
+    "overdue": Kind(
+        ERROR, "check the entry's history, the log of its worker, and whether a beat sends its runs"
+    ),
+    "missing": Kind(WARNING, "remove the key from the schedule"),
+    "unreadable": Kind(ERROR, CORRECT),
+    "score": Kind(WARNING, "make the entry due now, so that a beat corrects the score"),
+    "orphan": Kind(WARNING, "schedule the entry, or delete it"),
+    "busy": Kind(WARNING, "spread the entries"),
+}
+
+#: The kinds that tell how many entries have a problem, which is each entry's own too.
+OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
+
+#: Seconds by which a due entry may be late without a problem, unless the caller says otherwise.
+MAX_LATE: Final = 60.0
+
+#: The longest name of an entry in a problem, in characters.
+LONGEST_NAME: Final = 100
+
+#: At most this number of entries is named in problems of one kind.
+MOST_NAMED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem of a schedule.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        key: the Redis key of the entry, or "" for a problem of the whole schedule.
+        problem: what is wrong.
+        remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
+        fixable: whether ``--fix`` repairs the problem.
+        fixed: whether ``--fix`` has repaired the problem.
+    """
+
+    kind: str
+    key: str
+    problem: str
+    remedy: str
+    fixable: bool = False
+    fixed: bool = False
+
+    @property
+    def severity(self) -> str:
+        """``error`` if runs are not sent or fail, ``warning`` if nothing is lost yet."""
+        return KINDS[self.kind].severity
+
+    @property
+    def stops(self) -> bool:
+        """Whether beats publish nothing because of this problem."""
+        return KINDS[self.kind].stops
+
+
+def finding(kind: str, problem: str, key: str = "", remedy: str = "") -> Finding:
+    """Return a problem, with the remedy of its kind unless another one is given."""
+    return Finding(kind, key, problem, remedy or KINDS[kind].remedy)
+
+
+def problems_of(
+    counts: Counts,
+    conf: RedBeatConfig,
+    server: Mapping[str, str],
+    overdue: Sequence[Overdue] = (),
+    max_late: float = MAX_LATE,
+) -> list[Finding]:
+    """Return the problems of a whole schedule, the causes before what follows from them.
+
+    Arguments:
+        counts: what :func:`redbeat.metrics.snapshot.count_entries` returns.
+        server: what :meth:`redbeat.storage.reading.Reading.server` returns.
+        overdue: the entries that had no success in time.
+        max_late: by how many seconds a due entry may be late.
+    """
+    stops = [*_of_redis(server, conf)] or [*_of_beats(counts, conf), *_of_a_beat(counts)]
+    return [*stops, *_of_entries(counts, conf, overdue, max_late)]
+
+
+# -- what stops beats ------------------------------------------------------------------------------
+
+
+def _of_redis(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Finding]:
+    """Yield why no beat can write to Redis, by what INFO tells."""
+    if problem := server.get("problem"):
+        yield finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")
+
+
+def _of_beats(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
+    holders = counts.holders or [counts.holder]
+    shared = any(not beat.locked for beat in counts.beats)
+    if not (any(holders) or shared):
+        where = f"the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
+        remedy = f"start a beat; this schedule has {where}"
+        problem = "no beat leads" if conf.lock_key else "no beat is active"
+        yield finding("beats", problem, remedy=remedy)
+    elif conf.lock_key and not all(holders):
+        prefixes = layout_of(conf).prefixes
+        free = [prefix for prefix, holder in zip(prefixes, holders, strict=True) if not holder]
+        shards = f"{len(free)} of {len(holders)} shards"
+        yield finding("beats", f"no beat leads {shards}, for example {free[0]}")
+    if conf.lock_key and counts.not_locks:
+        key = layout_of(conf).lock_key(counts.not_locks[0], conf.lock_key)
+        problem = f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
+        yield finding("lock", encodable(problem))
+        return
+    problem = silent_leader(counts)
+    if problem:
+        yield finding("leader", encodable(problem))
+
+
+def silent_leader(counts: Counts) -> str:
+    """Return a message if the leader is probably dead, or "".
+
+    A killed leader holds the lock until another beat takes over.
+    """
+    leader = BeatInfo.read(counts.holder)
+    seen = [beat.seen for beat in counts.beats if beat.token == counts.holder]
+    # Redis forgets when a beat was seen, but not when the leader last ticked.
+    last = seen[0] if seen else counts.last_tick
+    if leader.since is None or last is None:
+        return ""
+    # A leader that is starting has the last tick of the leader before it.
+    silence = counts.now - max(last, leader.since.timestamp())
+    if silence <= SILENCE:
+        return ""
+    name = f"{leader.host}, pid {leader.pid}"
+    return f"the leader ({name}) has not reached Redis for {duration(silence)}; start a beat"
+
+
+def _of_a_beat(counts: Counts) -> Iterator[Finding]:
+    """Yield what a beat has stored about itself, which says why it sends nothing."""
+    problem = counts.problem
+    if problem.startswith(NO_BROKER):
+        yield finding("broker", printable(problem))
+    elif problem.startswith("the key "):
+        yield finding("key", encodable(problem))
+    elif problem.startswith("the tick "):
+        yield finding("beat", encodable(problem))
+    elif problem:
+        yield finding("delivery", encodable(problem))
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+def _of_entries(
+    counts: Counts, conf: RedBeatConfig, overdue: Sequence[Overdue], max_late: float
+) -> Iterator[Finding]:
+    if counts.failing:
+        entries = plural(counts.failing, "entry fails", "entries fail")
+        yield finding("failing", f"{entries}; run celery redbeat list --state failing")
+    if counts.quarantined:
+        entries = plural(counts.quarantined, "entry is quarantined", "entries are quarantined")
+        yield finding("quarantined", f"{entries}; run celery redbeat list --state quarantined")
+    yield from _of_failed(counts, conf)
+    late = 0.0 if counts.first_due is None else counts.now - counts.first_due
+    if late > max_late:
+        yield finding("late", f"an entry is {duration(late)} late")
+    for item in overdue[:MOST_NAMED]:
+        yield finding("overdue", f"{item.name} {overdue_text(item)}")
+    if len(overdue) > MOST_NAMED:
+        yield finding("overdue", f"{len(overdue) - MOST_NAMED} more entries had no success in time")
+
+
+def _of_failed(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
+    """Yield which entries have too many failed runs in a row, as workers report them."""
+    name_of = layout_of(conf).name_of
+    for key, failures in counts.most_failed:
+        name = printable(name_of(key), LONGEST_NAME)
+        problem = f"the last {failures} runs of {name} failed"
+        if failures >= PAUSED_FOR_FAILURES:
+            problem = f"{name} is paused, because its runs failed"
+        yield finding("failed", problem)
+    others = counts.failed - len(counts.most_failed)
+    if others > 0:
+        entries = plural(others, "other entry", "other entries")
+        yield finding("failed", f"the last runs of {entries} failed")
