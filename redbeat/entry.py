@@ -357,10 +357,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             history = History.read(meta)
         else:
             fields = _decoded(self, "meta", meta or None)
-            known = {name: fields.pop(name) for name in META if name in fields}
-            history = History.of_meta(known)
-            for name, value in fields.items():
-                setattr(self, name, value)
+            history = History.of_meta(fields)
+            for name in fields.keys() - META:
+                setattr(self, name, fields[name])
         self.adopt(history, identity)
 
     def adopt(self, history: History, identity: str | None = None) -> None:
@@ -413,7 +412,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         offsets = self.policy_field("spread") or self.policy_field("jitter")
         if offsets and run.outcome != TRIGGERED and not asks_itself(self.schedule):
             with suppress(TooManyStepsError):
-                offset_due_at = self._readable_plan().due_at(due_at)
+                offset_due_at = self.plan_without_calendars().due_at(due_at)
                 due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
@@ -469,16 +468,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
         self._calendars = calendars
 
-    def _readable_plan(self) -> Plan:
-        """Return the plan of the entry, without calendars if one is missing or unreadable.
-
-        This method lets a page display all its entries even if one calendar is broken.
-        """
-        try:
-            return self.occurrence_plan()
-        except (InvalidEntryError, DecodeError):
-            return self.plan_without_calendars()
-
     @property
     def runs_left(self) -> int | None:
         """The number of runs that ``max_runs`` still allows, None without a limit."""
@@ -490,15 +479,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """The number of seconds by which ``spread`` delays the next run, 0 without a spread.
 
         A schedule class with its own ``is_due`` decides itself when it is due, so the result is 0.
-        The property takes one round trip if the entry has calendars that were not loaded.
         """
         if not self.policy_field("spread") or asks_itself(self.schedule):
             return 0.0
-        plan, now = self._readable_plan(), self._current_time()
-        plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
+        plan, now = self.plan_without_calendars(), self._current_time()
+        plan.policy = replace(plan.policy, jitter=0.0)
         try:
-            first = plan.after(self.anchor or now)
-            nominal = (first and plan.first_due_since(first, now)) or now
+            nominal = plan.next_run(now) or now
             return (plan.due_at(nominal) - nominal).total_seconds()
         except TooManyStepsError:
             return 0.0

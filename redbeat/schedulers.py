@@ -164,8 +164,6 @@ class RedBeatScheduler(Scheduler):
                     STOP.enable()
                 with HeldSignals():
                     self._start()
-            elif conf_of(app).metrics_port is not None:
-                extra.server_module(extra.BEAT)
         except ConfigurationError as error:
             # The service creates a lazy scheduler only for the banner of ``celery beat``. Celery
             # prints the error of a lazy scheduler as one line.
@@ -397,7 +395,7 @@ class RedBeatScheduler(Scheduler):
             entries[entry.name] = entry
         return entries
 
-    schedule = property(get_schedule)
+    schedule = property(get_schedule, Scheduler.set_schedule)
 
     @cached_property
     def _overrides_schedule(self) -> bool:
