@@ -55,14 +55,13 @@ class Parameters:
     """The parameters from which RedBeat builds a Redis client.
 
     ``node`` is the first address in the URL setting, ``hosts`` are those of all. ``kwargs`` are the
-    arguments for redis-py. ``redbeat_options`` control how RedBeat builds the client.
+    arguments for redis-py, without the options of ``endpoint`` that only RedBeat uses.
     """
 
     endpoint: Endpoint
     node: Address
     hosts: list[tuple[str, int]]
     kwargs: dict[str, Any]
-    redbeat_options: dict[str, Any]
 
 
 def client_parameters(endpoint: Endpoint) -> Parameters:
@@ -79,9 +78,8 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
             "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
             f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
         )
-    options = dict(endpoint.options.value)
-    builder_options = options.keys() & BUILDER_OPTIONS.keys()
-    redbeat_options = {name: options.pop(name) for name in builder_options}
+    given = endpoint.options.value
+    options = {name: given[name] for name in given if name not in BUILDER_OPTIONS}
     from_url = check_options(addresses[0].options, url.setting)
     tls = tls_settings(endpoint.use_ssl) if endpoint.uses_tls else {}
     inherited: dict[str, Any] = {}
@@ -102,7 +100,7 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
             "but TLS is off: use a rediss URL"
         )
     hosts = [(one.host, one.port) for one in addresses]
-    return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs), redbeat_options)
+    return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs))
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +171,7 @@ def _server(parameters: Parameters) -> Redis:
 
 
 def _sentinel(parameters: Parameters) -> Redis:
-    options, kwargs = parameters.redbeat_options, with_retry(parameters.kwargs)
+    options, kwargs = parameters.endpoint.options.value, with_retry(parameters.kwargs)
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
     own = options.get("sentinel_kwargs", {})
@@ -214,7 +212,7 @@ def _cluster(parameters: Parameters) -> RedisCluster:
             f"redis-py {redis.__version__} does not support {', '.join(dropped)} for the nodes of "
             f"a cluster: upgrade redis-py, or change {endpoint.options.setting}"
         )
-    hosts = parameters.redbeat_options.get("startup_nodes") or parameters.hosts
+    hosts = endpoint.options.value.get("startup_nodes") or parameters.hosts
     nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
     return LateCluster(startup_nodes=nodes, **kwargs)
 
