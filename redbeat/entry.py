@@ -617,9 +617,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return DISABLED
         if self.overrides("score", "due_at"):
             return self.score
-        clock = self._current_time()
-        if now is None or decide.is_own_time(clock):
-            now = clock
+        if now is None or decide.has_clock(self.schedule) or self.overrides("default_now"):
+            clock = self._current_time()
+            if now is None or decide.is_own_time(clock):
+                now = clock
         decision = self.decision_at(now)
         if self.ran_after(now):
             return None
@@ -870,8 +871,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Set the last run to ``last_run_at`` (default: now), from which the next run is computed.
 
         If the entry has reached ``max_runs``, its run count restarts at 0. If the entry was
-        deleted, nothing is written. The method takes one round trip, and one more for each run that
-        a beat records during the write.
+        deleted, nothing is written. The method takes two round trips, and one more for each run
+        that a beat records during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -884,7 +885,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Count a run, and return a copy of the entry with the new last run and run count.
 
         If a beat sends the run, the beat records it in Redis. Otherwise, this method records it, in
-        one round trip.
+        two round trips.
         """
         run, decision, entry = self.run, self.decision(), self.__copy__()
         ran_at = last_run_at or (run.now if run else self.default_now())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,9 +124,9 @@ def restart_if_finished(
 def is_ahead(entry: RedBeatSchedulerEntry, now: float) -> bool:
     """Return whether a last run that the clock of this host gave is later than Redis's ``now``."""
     last = entry.last_run_at
-    if last is None or is_own_time(entry.default_now()):
+    if last is None or aware(last).timestamp() <= now + TOLERANCE:
         return False
-    return aware(last).timestamp() > now + TOLERANCE
+    return not is_own_time(entry.default_now())
 
 
 # -- saving ----------------------------------------------------------------------------------------
@@ -144,6 +144,7 @@ class _Save:
         row: what the save expects.
         given: the last run and the run count, if the program has set them.
         meta: the text to store as ``meta``, None to keep the stored one.
+        state: the state to store, as the last try decided.
     """
 
     entry: Any
@@ -152,6 +153,7 @@ class _Save:
     row: Row
     given: dict[str, Any]
     meta: str | None = None
+    state: State = field(default_factory=State)
 
     @property
     def old(self) -> Texts:
@@ -251,7 +253,7 @@ def static_change(entry: Any, row: Row, texts: Texts, now: datetime) -> Change:
 def _change(save: _Save, now: datetime) -> Change:
     """Return the change that stores an entry over the row that is expected."""
     entry, row = save.entry, save.row
-    state = _new_state(save, now)
+    save.state = state = _new_state(save, now)
     change = changes.editing(row, state, save.texts, save.meta)
     if save.if_unchanged and row.definition is None and entry.seen_texts[0]:
         change.expect = NOTHING_HAS  # the program only knows its definition and policy
@@ -412,11 +414,11 @@ def _note_saved(save: _Save, change: Change) -> None:
     if not is_new and (change.add or changes.NOW) < 1:
         entry.warn_if_finished()
     save.row = changes.after(save.row, change)
-    _remember(entry, save.row, save.texts)
+    _remember(entry, save.row, save.state, save.texts)
 
 
-def _remember(entry: Any, row: Row, texts: Texts) -> None:
-    state, past = changes.state_of(row), (entry.last_run_at, entry.total_run_count)
+def _remember(entry: Any, row: Row, state: State, texts: Texts) -> None:
+    past = (entry.last_run_at, entry.total_run_count)
     entry.saved_state = SavedState(texts, *past, state.identity, state.pause, row=row)
 
 
@@ -451,4 +453,4 @@ def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
 
     row = changes.change_all(store, [key], moved, new=True).get(key)
     if row is not None and row.definition is not None:
-        _remember(entry, row, entry.seen_texts)
+        _remember(entry, row, changes.state_of(row), entry.seen_texts)

@@ -222,8 +222,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "own-clock-is-ahead",
         "The clock of a schedule counts as the clock of a host that is ahead.",
         "entries/saving.py",
-        "if last is None or is_own_time(entry.default_now()):",
-        "if last is None:",
+        "    return not is_own_time(entry.default_now())\n",
+        "    return True\n",
         ("tests/scheduler/test_new_entries.py",),
     ),
     Mutant(
