@@ -20,11 +20,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, cast
 
 from redis import exceptions
-from redis.exceptions import RedisError
 
 from redbeat.beat.lock import BeatLock, new_token
 from redbeat.beat.stop_signals import HeldSignals
@@ -123,7 +123,7 @@ def server_of(store: Store) -> object:
     """Return a value that identifies the server of a part, "" if it is unknown."""
     try:
         node = node_of(store.client, store.keys.schedule)
-    except (RedisError, OSError):
+    except (exceptions.RedisError, OSError):
         return ""
     if node is store.client:
         return node
@@ -255,7 +255,7 @@ class PartedBeat:
             return
         try:
             found = part.store.beats(FORGET_AFTER)
-        except (RedisError, OSError) as error:
+        except (exceptions.RedisError, OSError) as error:
             logger.warning("beat: Cannot read which beats are active: %s", described(error))
             return
         beats = [beat for beat in found if beat.locked is (lock is not None)]
@@ -369,7 +369,7 @@ class PartedBeat:
             part.store.settle()
             try:
                 work(part.beat)
-            except (RedisError, OSError) as error:
+            except (exceptions.RedisError, OSError) as error:
                 failed.append(error)
         if failed:
             raise failed[0]
@@ -397,20 +397,17 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)
-
-    def has_room(beat: str) -> bool:
-        return counts[beat] < least or (counts[beat] == least and extra > 0)
-
-    def rank(beat: str, shard: int) -> bytes:
-        return blake2b(f"{shard} {beat}".encode(), digest_size=8).digest()
-
     result = []
     for shard in range(shards):
-        if shard == 0 and first in counts:
-            owner = first
-        else:
-            owner = max(filter(has_room, counts), key=lambda beat: rank(beat, shard))
+        most = least + (extra > 0)
+        with_room = [beat for beat, count in counts.items() if count < most]
+        own = [first] if shard == 0 and first in counts else with_room
+        owner = max(own, key=partial(_rank, shard))
         extra -= counts[owner] == least
         counts[owner] += 1
         result.append(owner)
     return result
+
+
+def _rank(shard: int, beat: str) -> bytes:
+    return blake2b(f"{shard} {beat}".encode(), digest_size=8).digest()
