@@ -52,6 +52,12 @@ LOOK_INTERVAL: Final = 1.0
 DEADLINE: Final = 0.5
 LATE: Final = f"Redis has not answered for {DEADLINE} s"
 
+#: Errors after which a thread finds out whether a server answers.
+AWAY: Final = (
+    *(exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterDownError),
+    OSError,
+)
+
 #: How the names of the threads begin that wait for parts.
 THREAD: Final = "redbeat-part"
 
@@ -60,13 +66,14 @@ class PatientStore:
     """The store of a part, whose requests have a deadline.
 
     A request that takes longer counts as failed, and goes on in its thread. The next requests to
-    its server fail at once, until it has ended and the server answers again.
+    its server fail at once, until it has ended and the server answers again; so do those after an
+    error of the connection, because a client of a cluster may need long to find that out.
 
     Arguments:
         store: the store of the part.
         executor: carries out the requests.
-        late: for each server that is silent, the request that took too long, or the one that asks
-            since then whether the server answers. Shared by all parts.
+        late: for each server that is silent, the request that failed, or the one that asks since
+            then whether the server answers. Shared by all parts.
     """
 
     def __init__(self, store: Store, executor: Executor, late: dict[object, Future[Any]]) -> None:
@@ -102,21 +109,26 @@ class PatientStore:
         return lambda: self._answer(server, future)
 
     def _answer(self, server: object, future: Future[Any]) -> Any:
-        if wait([future], DEADLINE).done:
+        if wait([future], DEADLINE).not_done:
+            if not future.cancel():
+                self._late[server] = future
+            raise exceptions.TimeoutError(LATE)
+        try:
             return future.result()
-        if not future.cancel():
+        except AWAY:
             self._late[server] = future
-        raise exceptions.TimeoutError(LATE)
+            raise
 
     def _check(self, server: object) -> None:
         """Raise an error, without waiting, while a server is silent."""
         late = self._late[server]
-        if late.done():
-            if late.exception() is None:
-                del self._late[server]
-                return
+        if not late.done():
+            raise exceptions.TimeoutError(LATE)
+        error = late.exception()
+        if error is not None:
             self._late[server] = self._executor.submit(self._store.time)
-        raise exceptions.TimeoutError(LATE)
+            raise error
+        del self._late[server]
 
 
 def server_of(store: Store) -> object:
