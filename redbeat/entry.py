@@ -25,19 +25,12 @@ from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
 from redbeat.entries import decide, edits, saving, status
 from redbeat.entries import definition as definitions
+from redbeat.entries import history as histories
 from redbeat.entries import policy as policies
 from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import DISABLED, PARKED, Decision, Expected, Plan, Run
-from redbeat.entries.history import (
-    TRIGGERED,
-    History,
-    Occurrence,
-    SavedState,
-    Texts,
-    decode_meta,
-    encode_meta,
-)
+from redbeat.entries.history import TRIGGERED, History, Occurrence, SavedState, Texts
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.status import EntryStatus
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
@@ -260,7 +253,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         If ``meta`` is empty, ``last_run_at`` in the result is None. Raises :exc:`DecodeError` if
         ``meta`` is invalid.
         """
-        return decode_meta(meta)
+        return histories.decode_meta(meta)
 
     @staticmethod
     def load_definition(
@@ -282,7 +275,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Without a stored run history, ``last_run_at`` in the result is None.
         """
-        return decode_meta(saving.read_row(store_of(real_app(app)), text_of(key)).meta or "")
+        row = saving.read_row(store_of(real_app(app)), text_of(key))
+        return histories.decode_meta(row.meta or "")
 
     @classmethod
     def from_key(cls: type[Self], key: Text, app: Any = None) -> Self:
@@ -724,7 +718,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def history_text(self) -> str:
         """Return the run history as JSON for the field ``meta``."""
-        return encode_meta(self.last_run_at, self.total_run_count or None)
+        return histories.encode_meta(self.last_run_at, self.total_run_count or None)
 
     def warn_if_finished(self) -> None:
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
