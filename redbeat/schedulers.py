@@ -28,7 +28,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat import broker
-from redbeat.beat.beat import Beat
+from redbeat.beat.beat import LONGEST_WAIT, Beat
 from redbeat.beat.lock import BeatLock
 from redbeat.beat.message import options_of, publish
 from redbeat.beat.own_code import due_rows
@@ -50,6 +50,7 @@ from .errors import ConfigurationError, DecodeError, described
 from .metrics import extra
 from .settings import LOG_EACH
 from .storage import checks, own_keys, scripts
+from .storage.beats import SILENCE
 from .storage.keys import layout_of
 from .storage.rows import Row
 from .storage.store import Store, store_of_shard
@@ -718,6 +719,8 @@ class RedBeatScheduler(Scheduler):
         if self.lock_key:
             human = humanize_seconds(self.lock_timeout)
             lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
+            lines.append(f"       . takeover -> {SILENCE:g} seconds after a leader fell silent")
+        lines.append(f"       . longest wait -> {min(self.max_interval, LONGEST_WAIT):g} seconds")
         if conf.shards > 1:
             lines.append(f"       . shards -> {conf.shards}")
         return "\n".join(lines)

@@ -27,6 +27,7 @@ from celery.bin.worker import worker
 
 from redbeat.entries.status import STATES
 from redbeat.metrics.health import ALIVE_WITHIN
+from redbeat.metrics.problems import KINDS
 from tests.metrics.scrapes import own_names
 
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"
@@ -244,12 +245,13 @@ def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
 
 def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
-    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state"}
+    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind"}
+    assert {*re.findall(r'kind="(\w+)"', asked)} <= {*KINDS}
     states = set(re.findall(r'state="(\w+)"', asked))
     assert states <= {*STATES}
     for grouped in re.findall(r"by \(([^)]*)\)", asked):
         labels = {label.strip() for label in grouped.split(",")}
-        assert labels <= {"job", "instance", "le", "entry", "state"}
+        assert labels <= {"job", "instance", "le", "entry", "state", "kind"}
 
 
 def test_each_alert_says_what_is_wrong() -> None:
@@ -305,6 +307,14 @@ TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
     "no success": (
         {'redbeat_overdue_entry_seconds{entry="backup"}': "3600x30"},
         {"RedBeatNoSuccess"},
+    ),
+    "tasks fail": (
+        {'redbeat_problem{kind="failed",severity="error"}': "1x30"},
+        {"RedBeatTasksFail"},
+    ),
+    "read-only": (
+        {'redbeat_problem{kind="redis",severity="error"}': "1x30"},
+        {"RedBeatRedisReadOnly"},
     ),
     "clock": ({"redbeat_clock_offset_seconds": "-1.5x30"}, {"RedBeatClockOff"}),
 }

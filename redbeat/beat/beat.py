@@ -669,7 +669,8 @@ class Beat:
         send = run.verdict.send
         assert send is not None
         kind = "due" if send.kind == "scheduled" else send.kind
-        logger.info("Scheduler: Sending %s task %s (%s)", kind, run.rule.name, run.rule.task)
+        words = kind, run.rule.name, run.rule.task, run.task_id
+        logger.info("Scheduler: Sending %s task %s (%s), id %s", *words)
 
     def _call_of(self, run: Run, producer: Any) -> Callable[[], Any]:
         """Return the call that publishes a run."""

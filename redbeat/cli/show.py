@@ -12,11 +12,14 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
+from redbeat.config import ensure_conf
+from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
 from redbeat.entries.status import NOT_SCHEDULED, PAUSED, STATES, EntryState
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, text
+from redbeat.printing import plural
 from redbeat.schedule import Record
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
@@ -32,6 +35,9 @@ TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
 #: Maximum length of a column, in characters. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
+
+#: The name of the app that Celery makes for a command without -A.
+DEFAULT_APP: Final = "default"
 
 #: The sort orders. The order ``due`` is the order in Redis.
 SORTS: Final = ("due", *find.ORDERS)
@@ -88,9 +94,22 @@ def list_(
         records = find.in_order(console.schedule, filters, sort, limit)
     titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
     row = partial(_row, console)
-    count = console.items(records, as_json.record_json, titles, row, "No entries")
+    count = console.items(records, as_json.record_json, titles, row)
+    if not count and not console.as_json:
+        console.note(_nothing(console))
     if count == limit:
         console.note(f"Stopped at --limit {limit}; there may be more entries")
+
+
+def _nothing(console: Console) -> str:
+    """Return where no entry was found: the prefix and the database, or what to correct."""
+    conf, count = ensure_conf(console.app), console.store.members()
+    where = f"under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
+    if count:
+        return f"None of the {plural(count, 'entry', 'entries')} {where} matches"
+    if console.app.main == DEFAULT_APP:
+        where += "; the option -A is missing: celery -A proj redbeat list"
+    return f"No entries {where}"
 
 
 @command("show")

@@ -97,10 +97,15 @@ def test_the_table(run: Run) -> None:
     assert "static" in rows[0]
 
 
-def test_an_empty_schedule(run: Run) -> None:
-    assert run("list") == CommandResult("", "No entries\n", 0)
-    assert run("list", "--json") == CommandResult("", "", 0)
-    assert run("list", before=("-q",)) == CommandResult("", "", 0)
+def test_an_empty_schedule(run: Run, make: Make) -> None:
+    found = run("list")
+    assert (found.out, found.code) == ("", 0)
+    assert found.err.startswith("No entries under the prefix redbeat: in redis://127.0.0.1:")
+    make("a")
+    found = run("list", "--pattern", "b*")
+    assert found.err.startswith("None of the 1 entry under the prefix redbeat:")
+    assert run("list", "--pattern", "b*", "--json") == CommandResult("", "", 0)
+    assert run("list", "--pattern", "b*", before=("-q",)) == CommandResult("", "", 0)
 
 
 def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
