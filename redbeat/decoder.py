@@ -19,6 +19,7 @@ from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
 from redbeat.schedules.rule import rrule, rruleset
 
+from .calendar.steps import bounded
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types
 from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_in, text_of
@@ -272,6 +273,7 @@ def _too_many_schedules(text: str) -> str:
     return TOO_MANY if len(found) > MAX_SCHEDULES else ""
 
 
+@bounded
 def decode(text: str | bytes, field: str) -> Any:
     """Return the value in the JSON ``text``, read by the active decoder.
 

@@ -124,17 +124,6 @@ class StoredType(NamedTuple):
                 key, problem = "", str(error)
             raise DecodeError(key, problem) from error
 
-    def read_item(self, path: str, fields: Tagged) -> Any:
-        """Return the object that a nested dict describes. The nested dict needs no tag.
-
-        ``path`` is the path to the nested dict. The field of a :exc:`DecodeError` begins with
-        ``path``.
-        """
-        try:
-            return self.read({TAG: self.tag, **fields})
-        except DecodeError as error:
-            raise DecodeError(f"{path}.{error.field}".rstrip("."), error.problem) from error
-
 
 def _oversized(key: str, value: Any) -> str:
     """Return an error message if a field of a tagged dict is too long, or "" if not."""
@@ -232,11 +221,9 @@ def _read_zone(key: str, value: object) -> tzinfo:
 def _read_moment(key: str, value: object) -> datetime:
     """Return ``value`` as an aware datetime.
 
-    ``value`` is a datetime, a tagged dict or an ISO 8601 string. A value without a time zone is
-    interpreted as UTC.
+    ``value`` is a datetime or an ISO 8601 string. A value without a time zone is interpreted as
+    UTC.
     """
-    if isinstance(value, dict):
-        value = DATETIME.read_item(key, value)
     try:
         moment = time_from(value)
     except ValueError as error:
@@ -477,9 +464,14 @@ def _decode_ical(tagged: Tagged) -> rruleset:
     return parsed if isinstance(parsed, rruleset) else rruleset([parsed])
 
 
-def _rule(index: int, value: object) -> rrule:
+def _rule(index: int, value: object) -> Any:
+    """Return the rule of a set. A dict needs no tag there."""
     if isinstance(value, dict):
-        value = RRULE.read_item(f"rrules[{index}]", value)
+        try:
+            return RRULE.read({TAG: RRULE.tag, **value})
+        except DecodeError as error:
+            field = f"rrules[{index}].{error.field}".rstrip(".")
+            raise DecodeError(field, error.problem) from error
     if not isinstance(value, rrule):
         raise DecodeError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
     return value

@@ -10,6 +10,7 @@ from typing import Any
 from dateutil.rrule import weekday, weekdays
 
 from redbeat.calendar.rules import RANGES
+from redbeat.calendar.steps import bounded
 from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import EPOCH, UTC, zone_named
 
@@ -23,6 +24,7 @@ PARAMETER = re.compile(r"TZID=.*|VALUE=DATE(-TIME)?|X-.*", re.IGNORECASE)
 MAX_CHARACTERS = 150_000
 
 
+@bounded
 def from_ical(text: str) -> rrule | rruleset:
     """Return the schedule that the RFC 5545 ``text`` describes.
 

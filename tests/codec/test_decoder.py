@@ -9,6 +9,7 @@ import json
 from collections import OrderedDict
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
+from time import process_time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -461,3 +462,13 @@ def test_timestamps() -> None:
 @given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1)))
 def test_timestamps_are_exact(moment: datetime) -> None:
     assert from_timestamp(to_timestamp(moment)) == moment.replace(tzinfo=UTC)
+
+
+def test_rules_that_are_costly_to_check_are_not_all_read() -> None:
+    """Whether an excluded day is a whole occurrence takes a search of a century for each day."""
+    days = ",".join(["20260101"] * 900)
+    rules = f"RRULE:FREQ=YEARLY;BYWEEKNO=53;BYMONTH=6\nEXDATE:{days}"
+    began = process_time()
+    values = decode(json.dumps([{"__type__": "rruleset", "ical": rules}] * 90), "kwargs")
+    assert process_time() - began < 5
+    assert isinstance(values[-1], dict)

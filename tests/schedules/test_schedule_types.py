@@ -625,7 +625,7 @@ def test_hand_written_json_of_each_type(written: dict[str, Any], kind: BaseSched
         ({"__type__": "clocked", "clocked_time": 5}, "schedule.clocked_time: 5"),
         ({"__type__": "clocked", "clocked_time": "soon"}, "schedule.clocked_time: 'soon'"),
         ({"__type__": "clocked", "clocked_time": "1960-01-01"}, "schedule.clocked_time: 1960"),
-        ({"__type__": "clocked", "clocked_time": {"year": 1}}, "schedule.clocked_time: missing"),
+        ({"__type__": "clocked", "clocked_time": {"year": 1}}, "schedule.clocked_time: {'year"),
         ({"__type__": "solar", "event": "tea", "lat": 1, "lon": 2}, "schedule.event: .*tea"),
         ({"__type__": "solar", "event": "sunset", "lat": 91, "lon": 2}, "schedule.lat: .*91"),
         ({"__type__": "solar", "event": "sunset", "lat": 1, "lon": 200}, "schedule.lon: .*200"),
