@@ -27,7 +27,7 @@ from redbeat.entries.state import SCHEDULED
 from redbeat.entry import RedBeatSchedulerEntry, is_redbeat_entry
 from redbeat.errors import CannotRunHereError, RedBeatError, described
 from redbeat.printing import get_logger
-from redbeat.storage.reading import ask, ask_aside, read_rows
+from redbeat.storage.reading import ask, read_rows
 from redbeat.storage.rows import Look, Row
 from redbeat.storage.store import Store
 from redbeat.storage.words import INBOX
@@ -346,7 +346,7 @@ def due_rows(store: Store) -> tuple[list[Row], float]:
     """
     now, keys = store.time(), store.keys
     inbox = ("ZRANGEBYSCORE", key_aside(keys.prefix, INBOX), "-inf", now)
-    said = ask_aside(store.client, *inbox) or []
+    said = store.read_aside(*inbox) or []
     due, following = ask(
         store.client,
         ("ZRANGEBYSCORE", keys.schedule, 0, now),

@@ -3,8 +3,8 @@
 -- KEYS     the schedule, the static entries, a key that never exists (see turn.lua), and the lock
 --          unless locking is off.
 -- ARGV     the score of disabled entries; for how many seconds a beat counts as active after it was
---          last seen; how many overdue entries and how many failing ones to return; from how many
---          failed runs in a row an entry counts as failed, and how many such entries to return.
+--          last seen; how many failing entries to return; from how many failed runs in a row an entry
+--          counts as failed, and how many such entries to return.
 --
 -- Returns {head, rows}. The head is JSON by name. `first_due` is since when the first due entry is
 -- due. `beats` has each active beat, followed by when it was last seen. `expected` are the keys of
@@ -39,12 +39,12 @@ local head = {
   beats = side(
     'ZRANGEBYSCORE', 'beats', string.format('%.6f', since), latest, 'WITHSCORES') or {},
   problem = stats[1] or '', last_tick = stats[2] or '', host_ahead = stats[3] or '',
-  expected = side('ZRANGEBYSCORE', 'expected', '-inf', now_text, 'LIMIT', 0, ARGV[3]) or {},
-  failing = side('ZCARD', 'failing') or 0, failed = side('ZCOUNT', 'failed', ARGV[5], '+inf') or 0,
+  expected = side('ZRANGEBYSCORE', 'expected', '-inf', now_text) or {},
+  failing = side('ZCARD', 'failing') or 0, failed = side('ZCOUNT', 'failed', ARGV[4], '+inf') or 0,
   most_failed = side(
-    'ZRANGE', 'failed', '+inf', ARGV[5], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[6], 'WITHSCORES') or {}}
+    'ZRANGE', 'failed', '+inf', ARGV[4], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[5], 'WITHSCORES') or {}}
 local rows = {}
-for _, key in ipairs(side('ZRANGE', 'failing', 0, ARGV[4] - 1) or {}) do
+for _, key in ipairs(side('ZRANGE', 'failing', 0, ARGV[3] - 1) or {}) do
   local found = read(key)
   local texts = {false, found[2], false, found[4]}
   rows[#rows + 1] = row(key, redis.call('ZSCORE', schedule, key), texts)

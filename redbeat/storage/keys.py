@@ -36,7 +36,7 @@ def _key(what: str) -> cached_property[str]:
 
 @dataclass(frozen=True)
 class Keys:
-    """The names of all Redis keys of one schedule.
+    """The names of all Redis keys of one schedule. With shards, entries have their prefixes.
 
     The keys of the quarantine, the beats and the stats are outside the key prefix. ``warned``
     contains the prefixes of schedules without a right to these, about which a warning was logged.
@@ -44,6 +44,7 @@ class Keys:
 
     prefix: str
     warned: set[str] = field(default_factory=set, compare=False)
+    shards: int = 1
 
     #: The sorted set of entries: entry key -> when the entry is due, UNIX seconds.
     schedule = _key("schedule")
@@ -73,13 +74,18 @@ class Keys:
         """The keys of the schedule outside the key prefix."""
         return [key_aside(self.prefix, what) for what in KEYS_ASIDE]
 
+    @property
+    def layout(self) -> Layout:
+        """The prefixes of the shards."""
+        return layout(self.prefix, self.shards)
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``."""
-        return self.prefix + name
+        return self.layout.key_of(name)
 
     def name_of(self, key: str) -> str:
         """Return the name of the entry with the key ``key``."""
-        return key.removeprefix(self.prefix)
+        return self.layout.split(key)[1]
 
 
 class Layout:
@@ -170,25 +176,6 @@ def layout(prefix: str, shards: int) -> Layout:
 def layout_of(conf: RedBeatConfig) -> Layout:
     """Return the layout of the schedule that the settings ``conf`` describe."""
     return layout(conf.key_prefix, conf.shards)
-
-
-@dataclass(frozen=True)
-class ShardedKeys(Keys):
-    """The keys of a schedule with several shards.
-
-    Most keys have the base prefix, but the key of an entry begins with the prefix of the shard of
-    the entry.
-    """
-
-    layout: Layout = field(default=Layout("", 1), compare=False)
-
-    def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``."""
-        return self.layout.key_of(name)
-
-    def name_of(self, key: str) -> str:
-        """Return the name of the entry with the key ``key``."""
-        return self.layout.name_of(key)
 
 
 # -- keys of a wrong type --------------------------------------------------------------------------

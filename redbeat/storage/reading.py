@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import (
     bytes_of,
@@ -213,19 +213,6 @@ def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
     return replies
 
 
-def ask_aside(client: Any, *command: Any) -> Any:
-    """Return the reply about a key aside of the prefix. One round trip.
-
-    Returns None without a right to the key, or if another program has made it of another type.
-    """
-    try:
-        return ask(client, command)[0]
-    except ResponseError as error:
-        if isinstance(error, NoPermissionError) or WRONG_TYPE in str(error):
-            return None
-        raise
-
-
 class Reading:
     """Reads the schedule under one key prefix.
 
@@ -262,7 +249,7 @@ class Reading:
         with naming_wrong_types(self.client, self.keys), server_errors():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
-    def _read_aside(self, *command: Any) -> Any:
+    def read_aside(self, *command: Any) -> Any:
         """Run a Redis command on a key that may be outside the key prefix, and return the reply.
 
         Returns None if the Redis user has no right to such a key, or if another program has made it
@@ -293,13 +280,23 @@ class Reading:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def rank(self, key: str) -> int | None:
-        """Return the position of an entry in the schedule's sorted set, from 0. One round trip.
+    def part_of(self, key: str) -> Reading:
+        """Return the part that has the entry with a key."""
+        return self.parts[self.keys.layout.split(key)[0]]
 
-        Returns None if the set does not contain the entry.
+    def rank(self, key: str) -> int | None:
+        """Return the position of an entry in the order of scores, from 0. One round trip.
+
+        Returns None if the entry is not in the schedule. Entries of other shards with the same
+        score are counted as later ones, with two more round trips, and one for each shard.
         """
-        rank: int | None = self._read("ZRANK", self.keys.schedule, bytes_of(key))
-        return rank
+        own = self.part_of(key)
+        rank: int | None = own._read("ZRANK", own.keys.schedule, bytes_of(key))
+        others = [part for part in self.parts if part is not own]
+        if rank is None or not others:
+            return rank
+        score = own.read([key]).rows[0].due or 0.0
+        return rank + sum(part.count_below(score) for part in others)
 
     def count_below(self, score: float) -> int:
         """Return the number of entries whose score is lower than ``score``. One round trip."""
@@ -347,7 +344,7 @@ class Reading:
             pairs: Iterable[tuple[Any, Any]] = first._fields("calendars", BATCH)
         else:
             wanted = list(names)
-            texts = first._read_aside("HMGET", first.keys.calendars, *wanted) or ()
+            texts = first.read_aside("HMGET", first.keys.calendars, *wanted) or ()
             pairs = zip(wanted, texts, strict=False)
         return {text_of(name): text_of(text) for name, text in pairs if text is not None}
 
@@ -374,24 +371,24 @@ class Reading:
             cursor: Any = None
             while cursor is None or int(cursor) != START:
                 scan = (command, getattr(part.keys, which), cursor or START)
-                cursor, items = part._read_aside(*scan, *options, "COUNT", count) or (START, ())
+                cursor, items = part.read_aside(*scan, *options, "COUNT", count) or (START, ())
                 yield items
 
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock, or "" if the lock is free.
+        """Return the token of the beat that holds the lock of the first shard, "" if it is free.
 
         One round trip.
         """
-        return valid_text(self._read("GET", key))
+        return valid_text(self._read("GET", self.keys.layout.lock_key(0, key)))
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock expires, or None if the lock is free.
+        """Return the seconds until that lock expires, None if it is free.
 
         One round trip.
         """
-        milliseconds = int(self._read("PTTL", key))
+        milliseconds = int(self._read("PTTL", self.keys.layout.lock_key(0, key)))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def time(self) -> float:
@@ -406,7 +403,7 @@ class Reading:
         """
         first, now = self.parts[0], int(self.time())
         span = now - within, now + within
-        beats = first._read_aside("ZRANGEBYSCORE", first.keys.beats, *span, "WITHSCORES")
+        beats = first.read_aside("ZRANGEBYSCORE", first.keys.beats, *span, "WITHSCORES")
         return [
             Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs_of(beats or ())
         ]
@@ -415,7 +412,7 @@ class Reading:
 
     def noted(self, field: str) -> str:
         """Return the text in a field of the stats, "" if it is missing. One round trip."""
-        return valid_text(self._read_aside("HGET", self.keys.stats, field))
+        return valid_text(self.read_aside("HGET", self.keys.stats, field))
 
     def reports_since(self) -> float | None:
         """Return when a worker first reported the end of a run, in UNIX seconds.
@@ -506,10 +503,9 @@ class Reading:
 
         A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score of
         disabled entries. An entry of which ``max_failures`` runs in a row failed counts as failed.
-        A side key of a wrong type is the ``problem`` if there is no other. One round trip, one more
-        if 500 entries or more may be overdue.
+        A side key of a wrong type is the ``problem`` if there is no other. One round trip.
         """
-        args = (disabled, within, BATCH, MOST_FAILING, max_failures, MOST_FAILED)
+        args = (disabled, within, MOST_FAILING, max_failures, MOST_FAILED)
         text, rows = self._ask("count", args, *([lock_key] if lock_key else ()))
         head: dict[str, Any] = json.loads(text_of(text))
         now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
@@ -527,18 +523,10 @@ class Reading:
             perhaps_failing=list(map(Row.read, rows)),
             failed=head["failed"],
             most_failed=_numbered(head["most_failed"]),
-            expected=self._expected(now, head["expected"]),
+            expected=head["expected"],
             last_tick=seconds_in(head["last_tick"]),
             host_ahead=number_in(head["host_ahead"]) or 0.0,
         )
-
-    def _expected(self, now: float, first: list[str]) -> list[str]:
-        """Return the keys of all entries that may be overdue, of which ``first`` are the first."""
-        if len(first) < BATCH:
-            return first
-        key = self.keys.expected
-        found = self._read_aside("ZRANGEBYSCORE", key, "-inf", f"{now:.6f}")
-        return [text_of(key) for key in found or ()]
 
     def _note_side_error(self, error: str) -> str:
         """Return what is wrong with a side key, and the command that mends it; "" if nothing is.
@@ -606,18 +594,8 @@ def rows_outside(store: Store, count: int = SCANNED) -> Iterator[list[Row]]:
         node = node_of(store.client, store.keys.schedule)
         scan = ("SCAN", cursor or START, "MATCH", pattern, "COUNT", count, "TYPE", "hash")
         ((cursor, found),) = ask(node, scan)
-        yield read_rows(store, sorted(_not_members(store, {text_of(key) for key in found})))
-
-
-def _not_members(store: Store, keys: Iterable[str]) -> Iterator[str]:
-    """Yield the keys that are not in the schedule, neither as keys nor as names."""
-    keys, schedule = list(keys), store.keys.schedule
-    names = [store.keys.name_of(key) for key in keys]
-    members = map(bytes_of, (*keys, *names))
-    scores = ask(store.client, *(("ZSCORE", schedule, member) for member in members))
-    for key, as_key, as_name in zip(keys, scores, scores[len(keys) :], strict=False):
-        if as_key is None and as_name is None:
-            yield key
+        rows = read_rows(store, sorted({text_of(key) for key in found}))
+        yield [row for row in rows if not row.score]
 
 
 def is_entry(store: Store, row: Row) -> bool:

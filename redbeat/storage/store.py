@@ -21,7 +21,7 @@ from redbeat.codec.stored import bytes_of, score_in, text_of
 from redbeat.config import App, RedBeatConfig, client_of, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage import reading
-from redbeat.storage.keys import Keys, ShardedKeys, layout_of
+from redbeat.storage.keys import Keys, layout_of
 from redbeat.storage.rows import Answer, Change, Hand, Look, Reply, Request, Row
 from redbeat.storage.scripts import load_script, runs_once
 from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
@@ -110,10 +110,6 @@ class Store(reading.Reading):
         self._version: str | None = None
         self._told: list[Hand] = []
 
-    def part_of(self, _key: str) -> Store:
-        """Return this store: a schedule with shards has :class:`Parts`."""
-        return self
-
     def turn(self, request: Request) -> Reply:
         """Send a request and return the reply. One round trip."""
         return self.begin_turn(request)()
@@ -170,7 +166,7 @@ class Store(reading.Reading):
 
     def save_layout_note(self, text: str) -> None:
         """Store the note about the number of shards. One round trip."""
-        self._read_aside("HSET", self.keys.stats, reading.LAYOUT, text)
+        self.read_aside("HSET", self.keys.stats, reading.LAYOUT, text)
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
         """Acquire or extend the lock for ``ttl`` seconds. One or two round trips.
@@ -307,14 +303,10 @@ class ShardedStore(reading.Reading):
     Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
     """
 
-    def __init__(self, client: Any, keys: ShardedKeys, parts: Sequence[Store]) -> None:
+    def __init__(self, client: Any, keys: Keys, parts: Sequence[Store]) -> None:
         super().__init__(client, keys)
         self.layout = keys.layout
         self.parts: Sequence[Store] = parts
-
-    def part_of(self, key: str) -> Store:
-        """Return the store of the shard that has the entry with a key."""
-        return self.parts[self.layout.split(key)[0]]
 
     def _own_key(self, key: str) -> str:
         """Return a key with the prefix of its shard: programs may make it of the base prefix."""
@@ -354,29 +346,11 @@ class ShardedStore(reading.Reading):
         key = change.key and self._own_key(change.key)
         return change if key == change.key else replace(change, key=key)
 
-    def begin_turn(self, request: Request) -> Callable[[], Reply]:
-        """Carry out :meth:`turn`, and return a function that returns its reply."""
-        reply = self.turn(request)
-        return lambda: reply
-
     # -- single entries ----------------------------------------------------------------------
 
     def say(self, key: str, line: str, **more: Any) -> str:
         """Append a line to the inbox of an entry; see :meth:`Store.say`."""
-        return self.part_of(key).say(self._own_key(key), line, **more)
-
-    def rank(self, key: str) -> int | None:
-        """Return the position of an entry in the order of scores, from 0.
-
-        Returns None if the entry is not in the schedule. Entries of other shards with the same
-        score are counted as later entries. Takes two round trips for the shard of the entry, and
-        one round trip for each other shard.
-        """
-        own = self.part_of(key)
-        rank, score = own.rank(key), own.read([key]).rows[0].due
-        if rank is None or score is None:
-            return None
-        return rank + sum(store.count_below(score) for store in self.parts if store is not own)
+        return self.parts[self.layout.split(key)[0]].say(self._own_key(key), line, **more)
 
     # -- lists of entries --------------------------------------------------------------------
 
@@ -459,16 +433,6 @@ class ShardedStore(reading.Reading):
             expected=[key for counts in each for key in counts.expected],
         )
 
-    # -- the lock of the first shard ---------------------------------------------------------
-
-    def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock, or "" if the lock is free."""
-        return self.parts[0].lock_holder(self.layout.lock_key(0, key))
-
-    def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock expires, or None if the lock is free."""
-        return self.parts[0].lock_left(self.layout.lock_key(0, key))
-
 
 def _hand(token: str, note: str) -> Hand:
     """Return the note of a beat; one that cannot be read names no keys, and can be forgotten."""
@@ -490,7 +454,7 @@ def store_of(app: App | None, client: Any = None) -> Store:
     conf = ensure_conf(app)
     if conf.shards == 1:
         return store_of_shard(conf, client, 0, repeats=True)
-    keys = ShardedKeys(conf.key_prefix, conf.warned_prefixes, layout_of(conf))
+    keys = Keys(conf.key_prefix, conf.warned_prefixes, conf.shards)
     shards = [store_of_shard(conf, client, shard, repeats=True) for shard in range(conf.shards)]
     # A ShardedStore lacks some methods of a Store, but only beats use the missing methods.
     return cast("Store", ShardedStore(client, keys, shards))

@@ -36,7 +36,7 @@ SHARDS = 5
 
 #: The methods of a store for one key prefix: most are of a beat, which ticks one shard at a time.
 OF_ONE_PREFIX = {
-    *("acquire_lock", "extend_lock", "release_lock"),
+    *("acquire_lock", "begin_turn", "extend_lock", "release_lock"),
     "save_layout_note",
 }
 
