@@ -13,7 +13,6 @@ from redbeat.config import key_aside
 from redbeat.entries.changes import apply
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.keys import naming_wrong_types
 from redbeat.storage.reading import ask
 from redbeat.storage.rows import Change, new_mark
 from redbeat.storage.store import Store
@@ -95,8 +94,7 @@ def save(store: Store, name: str, text: str) -> None:
     index = [["HSET", CALENDAR_TEXTS, name, text], ["SET", CALENDAR_VERSION, new_mark()]]
     reply = apply(store, [Change("", index=index)])
     if reply.side_error:
-        with naming_wrong_types(store.client, store.keys):
-            raise ResponseError(reply.side_error)
+        raise ResponseError(reply.side_error)
 
 
 def delete(store: Store, name: str) -> bool:

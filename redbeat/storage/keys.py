@@ -1,4 +1,4 @@
-"""The keys of a schedule, and of its shards; names a key that another program has made of a type.
+"""The keys of a schedule, and of its shards; names a key that has a wrong type.
 
 Each shard has its own key prefix. The prefixes of the shards are spread evenly over the slots of a
 Redis Cluster, so that each master has about the same number of shards. The name of an entry, the
@@ -7,8 +7,6 @@ base prefix and the number of shards determine the key of the entry, without ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count
@@ -17,7 +15,6 @@ from zlib import crc32
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import bytes_of, text_of
 from redbeat.config import KEYS_ASIDE, RedBeatConfig, key_aside
@@ -189,18 +186,6 @@ TYPES: Final = {
     **dict.fromkeys(("quarantine", "stats", "calendars"), ("hash", "hash")),
     **dict.fromkeys(("schedule", "beats", "failing", "failed", "expected"), ("zset", "sorted set")),
 }
-
-
-@contextmanager
-def naming_wrong_types(client: Any, keys: Keys) -> Iterator[None]:
-    """Let an error about a key of a wrong type name the key; then one round trip."""
-    try:
-        yield
-    except ResponseError as error:
-        named = wrong_type(client, keys) if WRONG_TYPE in str(error) else ""
-        if not named:
-            raise
-        raise ResponseError(named) from error
 
 
 def wrong_type(client: Any, keys: Keys) -> str:

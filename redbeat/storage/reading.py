@@ -1,7 +1,6 @@
 """Reads the schedule: entries, pages, counts, beats, stats, and hashes outside of the schedule.
 
-Redis errors pass through unchanged, except that an error about a key of the schedule with a wrong
-Redis type names the key.
+Redis errors pass through unchanged; see :func:`redbeat.storage.checks.explained`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from redbeat.config import key_aside
 from redbeat.connection.cluster import node_of, server_errors
 from redbeat.connection.retrying import replies_to
 from redbeat.printing import get_logger
-from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
+from redbeat.storage.keys import WRONG_TYPE, Keys
 from redbeat.storage.rows import Row
 from redbeat.storage.scripts import load_script
 
@@ -232,21 +231,17 @@ class Reading:
         self.keys = keys
         self.parts: Sequence[Reading] = (self,)
 
-    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-        with naming_wrong_types(self.client, self.keys):
-            return load_script(script)(self.client, keys, args)
-
     def _ask(self, script: str, args: Sequence[Any], *lock: str) -> Any:
         """Run a script that only reads. One round trip.
 
         Its last key never exists. While a Redis Cluster moves a slot, a node that lacks a key of a
         script refuses the script; without this key, it could run on a node that lacks entries.
         """
-        keys = self.keys
-        return self._run(script, [keys.schedule, keys.statics, keys.wakeup, *lock], args)
+        keys = [self.keys.schedule, self.keys.statics, self.keys.wakeup, *lock]
+        return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
-        with naming_wrong_types(self.client, self.keys), server_errors():
+        with server_errors():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
     def read_aside(self, *command: Any) -> Any:

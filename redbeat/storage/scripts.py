@@ -51,42 +51,35 @@ class Script:
         function calls ``then`` with the connection. Takes one round trip, or more if the server has
         not cached the script or if another cluster node has the keys.
         """
-        pool = getattr(client, "connection_pool", None)
-        if pool is not None:
-            return self._send(pool, keys, args, then)
+        read = self._sent(client, keys, args, then)
 
-        def send() -> Callable[[], Any]:
-            with refreshing(client):
-                node = node_of(client, keys[0] if keys else "")
-                return self._send(node.connection_pool, keys, args, then)
-
-        read_reply = send()
-
-        def read() -> Any:
+        def read_again() -> Any:
             try:
-                with refreshing(client):
-                    return read_reply()
+                return read()
             except MovedError:
-                return send()()
+                return self._sent(client, keys, args, then)()
 
-        return read
+        return read_again
 
-    def _send(
+    def _sent(
         self,
-        pool: Any,
+        client: Any,
         keys: Sequence[str],
         args: Sequence[Argument],
         then: Callable[[Any], None] | None,
     ) -> Callable[[], Any]:
-        connection = connection_of(pool, "EVALSHA")
-        with borrowed(connection, pool, keep=True):
-            # Send the whole command in one write, because an error between two writes would leave
-            # a partial command.
-            words = ("EVALSHA", self.sha, len(keys), *keys, *args)
-            connection.send_packed_command([b"".join(connection.pack_command(*words))])
+        with refreshing(client):
+            pool = getattr(client, "connection_pool", None)
+            pool = pool or node_of(client, keys[0]).connection_pool
+            connection = connection_of(pool, "EVALSHA")
+            with borrowed(connection, pool, keep=True):
+                # Send the whole command in one write, because an error between two writes would
+                # leave a partial command.
+                words = ("EVALSHA", self.sha, len(keys), *keys, *args)
+                connection.send_packed_command([b"".join(connection.pack_command(*words))])
 
         def read() -> Any:
-            with borrowed(connection, pool), server_errors():
+            with refreshing(client), borrowed(connection, pool), server_errors():
                 try:
                     reply = connection.read_response(disable_decoding=True)
                 except NoScriptError:

@@ -141,7 +141,9 @@ class Store(reading.Reading):
             then = self._replicas.wait if waits else None
             read = load_script("turn").begin(self.client, keys, args, then)
         else:
-            read = partial(self._run, "turn", keys, args)  # with the retries of the client
+            read = partial(
+                load_script("turn"), self.client, keys, args
+            )  # with the retries of the client
         return lambda: self._reply(request, texts, read())
 
     def say(
@@ -181,14 +183,14 @@ class Store(reading.Reading):
 
         One round trip.
         """
-        return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
+        return bool(load_script("extend")(self.client, [key], [token, int(ttl * 1000)]))
 
     def release_lock(self, key: str, token: str) -> bool:
         """Release the lock and wake up standbys; return whether ``token`` held the lock.
 
         One round trip.
         """
-        return bool(self._run("release", [key], [token, self.keys.wakeup]))
+        return bool(load_script("release")(self.client, [key], [token, self.keys.wakeup]))
 
     # -- requests and replies -------------------------------------------------------------------
 
