@@ -76,18 +76,20 @@ class Backfill(NamedTuple):
         """Return a copy without the runs that are not sent yet, the first of them at ``until``."""
         return self._replace(total=self.sent, until=until, left=(), ready_at=None)
 
-    def after_run(self, following: datetime | None, now: float, sent: int = 1) -> Backfill:
-        """Return a copy of the backfill that counts ``sent`` more runs as sent.
+    def after_run(self, at: datetime, now: float) -> Backfill:
+        """Return a copy in which the run of the nominal instant ``at`` is sent.
 
-        ``following`` is the nominal instant of the next run, None if no run is left. ``now`` is in
-        UNIX seconds.
+        ``now`` is in UNIX seconds.
         """
-        done = self._replace(sent=self.sent + sent, left=(), ready_at=None)
-        if following is None or self.ready_at is None:
-            return done
-        left = tuple((max(a, following), b) for a, b in self.left if b > following)
-        ready_at = max(self.ready_at + 1 / self.rate, now - BURST)
-        return done._replace(left=left, ready_at=ready_at)
+        left = tuple((max(begin, at + TICK), end) for begin, end in self.left if end > at + TICK)
+        done = self._replace(sent=self.sent + 1, left=left)
+        if self.ready_at is None or not left or done.sent >= self.total:
+            return done.without_rest()
+        return done._replace(ready_at=max(self.ready_at + 1 / self.rate, now - BURST))
+
+    def without_rest(self) -> Backfill:
+        """Return a copy that has finished."""
+        return self._replace(left=(), ready_at=None)
 
 
 class Planned(NamedTuple):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -327,7 +326,7 @@ def _rest_of_held(known: Known, held: Hold) -> Rest:
     """Return what is stored after a held run that counts as sent."""
     if held.kind != SCHEDULED:
         send = Send(held.kind, from_timestamp(held.at), held.trigger, 0, held)
-        return _rest_of_waiting(known, send, _following(known, send))
+        return _rest_of_waiting(known, send)
     state = _state_after(known, held.at if held.anchor is None else held.anchor)
     return _with_finish(known, Rest(_score_after(known, state, counted=True), state, counts=True))
 
@@ -577,18 +576,17 @@ def _with_waiting(known: Known, rest: Rest) -> Rest:
 # -- triggers and backfills ------------------------------------------------------------------------
 
 
-def _rest_of_waiting(known: Known, send: Send, following: datetime | None = None) -> Rest:
+def _rest_of_waiting(known: Known, send: Send) -> Rest:
     """Return what is stored after a triggered or backfilled run: the entry is due at once.
 
-    Other triggers or a run of the schedule may be waiting. ``following`` is the nominal time of the
-    next run of the backfill.
+    Other triggers or a run of the schedule may be waiting.
     """
     state = _without_hold(known.state)
     state.failing = None
     _keep_due(known, state)
     triggers = [one for one in state.triggers if one.id != send.id]
     backfills = [
-        one.after_run(following, known.now) if one.id == send.id else one for one in state.backfills
+        one.after_run(send.at, known.now) if one.id == send.id else one for one in state.backfills
     ]
     state.waiting = (*triggers, *backfills)
     if send.kind == TRIGGERED:
@@ -608,18 +606,18 @@ def _judge_backfill(known: Known, decision: Decision) -> Verdict:
     if backfill is None:
         return Verdict(None, rest, known)
     try:
-        instants = _instants(known, backfill)
-        instant, following = next(instants, None), next(instants, None)
+        occurrences = partial(known.plan.occurrences_from, _anchor(known))
+        instant = next(backfill.instants(occurrences), None)
     except TooManyStepsError:
         raise
     except (ValueError, OverflowError, OSError) as error:
         known.note(logging.ERROR, REMOVED, known.rule.name, backfill.id[:LONGEST_LINE], error)
         return Verdict(None, Rest(known.now, _replaced(known.state, backfill)), known)
     if instant is None:  # the schedule was changed, and the backfill has no runs left
-        done = backfill.after_run(None, known.now, sent=0)
-        return Verdict(None, Rest(known.now, _replaced(known.state, backfill, done)), known)
+        done = _replaced(known.state, backfill, backfill.without_rest())
+        return Verdict(None, Rest(known.now, done), known)
     send = Send(states.BACKFILLED, instant, backfill.id, 0, None)
-    after = _rest_of_waiting(known, send, following)
+    after = _rest_of_waiting(known, send)
     rest = _with_waiting(known, after._replace(score=score_of(decision.next_at)))
     return Verdict(send, rest._replace(score=known.now) if rest.score < 0 else rest, known)
 
@@ -629,20 +627,6 @@ def _ready_backfill(known: Known) -> Backfill | None:
     ready = [(one.ready_at, one) for one in known.state.backfills if one.ready_at is not None]
     at, first = min(ready, key=lambda pair: pair[0], default=(math.inf, None))
     return None if at > known.now or is_running(known) else first
-
-
-def _instants(known: Known, backfill: Backfill) -> Iterator[datetime]:
-    """Yield the nominal times that a backfill has left."""
-    return backfill.instants(partial(known.plan.occurrences_from, _anchor(known)))
-
-
-def _following(known: Known, sent: Send) -> datetime | None:
-    """Return the nominal time of the run that follows a run of a backfill, None if none."""
-    for one in known.state.backfills:
-        if one.id == sent.id:
-            with suppress(ValueError, OverflowError, OSError):
-                return next((at for at in _instants(known, one) if at > sent.at), None)
-    return None
 
 
 def _replaced(state: State, old: Backfill, *new: Backfill) -> State:
@@ -734,7 +718,7 @@ def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bo
         new.hold, new.failing, new.due = None, None, None
         meta = _merged(fresh, known, verdict.rest, new, left)
     else:
-        new = _rest_of_waiting(fresh, send, _following(fresh, send)).state
+        new = _rest_of_waiting(fresh, send).state
     if left:
         new.running = _running(rule, task_id, run.now)
     return Rest(run.now, new, meta=meta, line=line)

@@ -151,7 +151,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "backfill-progress-lost",
         "A run of a backfill is recorded, and its progress is not.",
         "entries/verdicts.py",
-        "one.after_run(following, known.now) if one.id == send.id else one for",
+        "one.after_run(send.at, known.now) if one.id == send.id else one for",
         "one for",
         ("tests/entries/test_verdicts.py",),
     ),
