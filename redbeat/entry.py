@@ -763,9 +763,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         The message has the header ``triggered``, and the time of the request as ``scheduled_at``. A
         triggered run does not change the schedule, last run or run count of the entry. You can also
         trigger a paused entry. Each call requests one run; at most 100 triggered runs of an entry
-        can wait for a beat. Raises KeyError if the entry does not exist, and
-        :exc:`InvalidEntryError` if 100 triggered runs are waiting or if the entry is quarantined.
-        One round trip.
+        can wait for a beat, and some hundreds for an earlier run. Raises KeyError if the entry does
+        not exist, and :exc:`InvalidEntryError` if too many triggered runs are waiting or if the
+        entry is quarantined. One round trip.
         """
         return edits.request_run(store_of(self.app), self)
 

@@ -11,9 +11,6 @@ from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import from_timestamp
 from redbeat.errors import InvalidEntryError
 
-#: Maximum number of manually triggered runs of one entry that wait for a beat.
-MAX_TRIGGERS: Final = 100
-
 #: The default rate of a backfill, in runs per second.
 BACKFILL_RATE: Final = 10.0
 

@@ -6,20 +6,20 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from celery import Celery
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
 from redbeat.codec.stored import string_in, texts_in
 from redbeat.entries import backfill, changes
-from redbeat.entries.backfill import MAX_TRIGGERS, MIN_RATE, Backfill
+from redbeat.entries.backfill import MIN_RATE, Backfill
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.history import SENT_OUTCOMES, Texts, read_history
 from redbeat.entries.policy import in_utc
 from redbeat.entries.saving import entry_of, score_of
 from redbeat.entries.state import LONGEST_NOTE, Pause, read_inbox, trigger_line
-from redbeat.entries.status import how_to_schedule, shown_state
+from redbeat.entries.status import how_to_schedule
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.reading import batches, not_an_entry
@@ -190,22 +190,14 @@ def deletion(key: str, row: Row | None = None) -> Change:
 
 # -- runs and backfills on request -----------------------------------------------------------------
 
-#: A state with waiting runs has this text.
-WAITING: Final = '"waiting"'
-
 
 def request_run(store: Store, entry: Any) -> str:
     """Request one run; see :meth:`redbeat.RedBeatSchedulerEntry.trigger`.
 
-    One round trip, and two more if beats know of runs of the entry that wait.
+    One round trip.
     """
     key, run_id = entry.writable_key(), uuid.uuid4().hex[:12]
-    line = trigger_line(run_id)
-    word = store.say(key, line, kind=words.TRIGGER, age=0, doubt=WAITING)
-    if word == words.LOOK:
-        row = _row_of(store, entry)
-        is_full = len(shown_state(row, math.inf).triggers) >= MAX_TRIGGERS
-        word = words.FULL if is_full else store.say(key, line, kind=words.TRIGGER, age=0)
+    word = store.say(key, trigger_line(run_id), kind=words.TRIGGER, age=0)
     if word == words.ABSENT:
         _row_of(store, entry)  # says if the key is not an entry's
         raise KeyError(entry.name)
@@ -316,9 +308,9 @@ def _change(store: Store, entry: Any, change: Callable[[Row, float], Change | No
 
 def _refusal(word: str, entry: Any) -> InvalidEntryError:
     """Return the error for a request of runs that was refused."""
-    name, waiting = str(entry.name), f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting"
+    name = str(entry.name)
     field, problem = {
-        words.FULL: ("trigger", f"{waiting}; check that a beat runs"),
+        words.FULL: ("trigger", f"too many runs of {name!r} are waiting; check that a beat runs"),
         words.QUARANTINED: ("name", f"{name!r} is in quarantine; repair the entry first"),
         words.UNSCHEDULED: ("name", f"{name!r} is not scheduled: {how_to_schedule(name)}"),
     }[word]

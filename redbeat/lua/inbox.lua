@@ -3,13 +3,13 @@
 --
 -- KEYS     the schedule, the entry, a key that never exists (see turn.lua).
 -- ARGV     the prefix of keys aside, the line (one ASCII JSON value), its kind, the wake-up channel,
---          the most lines, the most bytes, '' or the seconds for which the line has waited (it then
---          gets the time as its last element), and '' or a text: a state that has it must be looked
---          at first.
+--          the most lines, the most bytes, and '' or the seconds for which the line has waited (it
+--          then gets the time as its last element).
 --
--- Returns 'done', 'absent', 'full', 'quarantined', 'unscheduled' or 'look'; the last three not for
--- an end. A line that is there already, at whatever time, is not added again. If the inbox is full,
--- the oldest end makes room; without one, the line is refused, but an end is dropped and done.
+-- Returns 'done', 'absent', 'full', 'quarantined' or 'unscheduled'; the last two not for an end. A
+-- line that is there already, at whatever time, is not added again. If the inbox is full, the oldest
+-- end makes room; without one, the line is refused, but an end is dropped and done. A state that is
+-- longer than an inbox may be is full of runs that wait.
 --
 -- Entries with an inbox stand in a key aside, with the time when they are to be taken in: at once
 -- for a trigger, and an end that another run waits for, else in a second. The score is
@@ -20,7 +20,7 @@
 
 local schedule, entry = KEYS[1], KEYS[2]
 local aside, line, is_end, channel = ARGV[1], ARGV[2], ARGV[3] == 'end', ARGV[4]
-local most_lines, most_bytes, age, doubt = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local most_lines, most_bytes, age = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
 -- Returns whether the inbox has no room, after the oldest ends were dropped.
 local function make_room(lines)
@@ -44,7 +44,7 @@ local function refusal(state)
   if not redis.call('ZSCORE', schedule, entry) then
     return 'unscheduled'
   end
-  return doubt ~= '' and state and string.find(state, doubt, 1, true) and 'look'
+  return state and #state > most_bytes and 'full'
 end
 
 local found = redis.pcall('HMGET', entry, 'definition', 'inbox', 'waits', 'beat_state')

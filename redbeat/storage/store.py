@@ -146,21 +146,18 @@ class Store(reading.Reading):
             )  # with the retries of the client
         return lambda: self._reply(request, texts, read())
 
-    def say(
-        self, key: str, line: str, *, kind: str, age: float | None = None, doubt: str = ""
-    ) -> str:
+    def say(self, key: str, line: str, *, kind: str, age: float | None = None) -> str:
         """Append a line to the inbox of an entry, and return DONE, ABSENT or FULL.
 
         ``line`` is one ASCII JSON array without line feeds; that of an end begins with ``["end"``.
         With ``age``, it gets one element more: the time of Redis ``age`` seconds ago. One round
         trip.
 
-        A line that is not an end may also be refused with QUARANTINED, UNSCHEDULED, or with LOOK:
-        the state has the text ``doubt``, so the caller is to look at it, and say it then without.
+        A line that is not an end may also be refused with QUARANTINED or UNSCHEDULED.
         """
         limits = (INBOX_LINES, INBOX_BYTES)
         dated = "" if age is None else repr(float(age))
-        args = (self._aside, line, kind, self.keys.wakeup, *limits, dated, doubt)
+        args = (self._aside, line, kind, self.keys.wakeup, *limits, dated)
         keys = (self.keys.schedule, bytes_of(key), self.keys.wakeup)
         return text_of(load_script("inbox")(self.client, keys, args))  # type: ignore[arg-type]
 

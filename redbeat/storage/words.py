@@ -60,7 +60,6 @@ TRIGGER: Final = "trigger"
 FULL: Final = "full"
 QUARANTINED: Final = "quarantined"
 UNSCHEDULED: Final = "unscheduled"
-LOOK: Final = "look"
 
 #: The beginning of the problem that a beat stores while it cannot send.
 NO_BROKER: Final = "the broker is not available"

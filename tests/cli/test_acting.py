@@ -212,8 +212,8 @@ def test_a_long_list_is_shortened_in_the_question(run: Run, make: Make) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_trigger_without_a_beat_is_reported(run: Run, redis_client: redis.Redis) -> None:
-    put_triggers(redis_client, "redbeat:other", 100)
+    put_triggers(redis_client, "redbeat:other", 2000)
     ran = run("trigger", "billing-day", "other", "--json")
     assert ran.code == EX_CONFLICT
     assert [line["name"] for line in ran.json] == ["billing-day"]
-    assert "'other' was not triggered: 100 runs of 'other' are waiting" in ran.err
+    assert "'other' was not triggered: too many runs of 'other' are waiting" in ran.err

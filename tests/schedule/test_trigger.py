@@ -12,9 +12,9 @@ from kombu.exceptions import OperationalError
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.entries.backfill import MAX_TRIGGERS
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.storage.store import INBOX_LINES
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, end_run, once, void
 
 from .conftest import Make, RoundTrips
@@ -276,11 +276,11 @@ def test_a_task_id_of_the_user_is_kept(make: Make, world: World) -> None:
 
 def test_too_many_triggers_are_refused(make: Make, world: World) -> None:
     entry = make("a").save()
-    for _ in range(MAX_TRIGGERS):
+    for _ in range(INBOX_LINES):
         entry.trigger()
-    with pytest.raises(InvalidEntryError, match="trigger: 100 runs of 'a' are waiting"):
+    with pytest.raises(InvalidEntryError, match="trigger: too many runs of 'a' are waiting"):
         entry.trigger()
-    assert world.waiting("a") == MAX_TRIGGERS
+    assert world.waiting("a") == INBOX_LINES
 
 
 def test_entries_that_cannot_run_are_refused(make: Make, world: World, schedule: Schedule) -> None:

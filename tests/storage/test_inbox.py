@@ -162,13 +162,12 @@ def test_a_line_that_comes_again_at_another_time_is_there_once(place: Place) -> 
     assert (name, at) == ("a", pytest.approx(place.now, abs=60))
 
 
-def test_a_state_in_doubt_is_looked_at_first(place: Place) -> None:
+def test_a_long_state_is_full_of_runs_that_wait(place: Place) -> None:
     key = place.put("a")
-    place.client.hset(key, "beat_state", '{"waiting":[]}')
-    assert say(place, key, trigger("a"), doubt='"waiting"') == words.LOOK
+    place.client.hset(key, "beat_state", "x" * (INBOX_BYTES + 1))
+    assert say(place, key, trigger("a")) == words.FULL
     assert inbox(place, key) == []
-    assert say(place, key, trigger("a"), doubt='"other"') == words.DONE
-    assert say(place, key, end("a"), doubt='"waiting"') == words.DONE
+    assert say(place, key, end("a")) == words.DONE
 
 
 def test_an_idle_turn_sees_the_inbox(place: Place) -> None:
