@@ -29,7 +29,8 @@ if head.idle then
   if holder and holder ~= token and holder ~= head.dead then
     redis.pcall('ZADD', aside .. 'beats', now_text, token .. ' lock')
     return {cjson.encode({
-      standing = 0, now = now_text, holder = holder, ttl = redis.call('PTTL', lock)})}
+      standing = 0, now = now_text, holder = holder,
+      holder_ttl = redis.call('PTTL', lock) / 1000})}
   end
   local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   local said = redis.pcall('ZRANGE', aside .. 'inbox', 0, 0, 'WITHSCORES')[2]
@@ -67,7 +68,7 @@ if lock and (not holder or holder == head.dead or (holder == token and not head.
   reply.standing, reply.holder = 2, token
   redis.call('SET', lock, token, 'PX', head.ttl)
 elseif lock and holder ~= token then
-  reply.standing, reply.ttl = 0, redis.call('PTTL', lock)
+  reply.standing, reply.holder_ttl = 0, redis.call('PTTL', lock) / 1000
 end
 
 local before = redis.call('ZCARD', schedule)

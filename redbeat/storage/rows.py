@@ -194,11 +194,11 @@ class Reply(NamedTuple):
     standing: int
     now: float
     next: float | None
-    members: int
-    holder: str
-    holder_ttl: float
     answers: list[Answer]
     rows: list[Row]
+    members: int = -1
+    holder: str = ""
+    holder_ttl: float = 0.0
     statics: int = -1
     quarantined: int = -1
     version: str | None = None

@@ -121,7 +121,7 @@ class Store(reading.Reading):
         """
         if self._is_mock:
             answers = [Answer(DONE)] * len(request.changes)
-            reply = Reply(LEADS, time(), None, 0, request.token, 0.0, answers, [])
+            reply = Reply(LEADS, time(), None, answers, [], 0, request.token)
             return lambda: reply
         messages: list[bytes] = []
         texts = [self._encoded(change, messages) for change in request.changes]
@@ -241,37 +241,29 @@ class Store(reading.Reading):
 
     def _reply(self, request: Request, texts: list[bytes], reply: list[Any]) -> Reply:
         head: dict[str, Any] = json.loads(text_of(reply[0]))
-        given = iter(reply[1] if len(reply) > 1 else ())
+        given, texts_of_rows = reply[1:] if len(reply) > 1 else ((), ())
+        given = iter(given)
         answers = [
             self._answer(next(given)) if text[:1] == b"{" else Answer(REFUSED, text_of(text))
             for text in texts
         ]
-        rows = [Row.read(text) for text in reply[2]] if len(reply) > 1 else []
-        standing = head["standing"]
+        rows = list(map(Row.read, texts_of_rows))
         if len(reply) > 1 and request.look is not None:
             self._version = head.get("version")
         if request.lock is not None:
-            self._leads = standing != STANDBY
+            self._leads = head["standing"] != STANDBY
+            head.setdefault("holder", request.token)
+            head.setdefault("holder_ttl", request.lock[1] / 1000)
         if request.look is not None:
             self._noted = bool(rows or request.look.in_hand) and request.in_hand
-        due = head.get("next")
-        return Reply(
-            standing,
-            float(head["now"]),
-            None if due is None or due == "inf" else float(due),
-            head.get("members", -1),
-            head.get("holder", request.token if request.lock else ""),
-            head.get("ttl", request.lock[1] if request.lock else 0) / 1000,
-            answers,
-            rows,
-            head.get("statics", -1),
-            head.get("quarantined", -1),
-            self._version,
-            head.get("lost", ""),
-            head.get("side_error", ""),
-            self._new_hands(head),
-            head.get("back", 0.0),
-        )
+        due = float(head.get("next", "inf"))
+        head |= {
+            "now": float(head["now"]),
+            "next": None if due == math.inf else due,
+            "version": self._version,
+            "hands": self._new_hands(head),
+        }
+        return Reply(answers=answers, rows=rows, **head)
 
     def _new_hands(self, head: dict[str, Any]) -> list[Hand]:
         """Return the notes of vanished beats that no earlier reply had."""
