@@ -262,8 +262,6 @@ def _change(save: _Save, now: datetime) -> Change:
         since = float(row.score or changes.NOW)
         if 1 <= since <= now.timestamp():
             change.add = since  # an entry that is not edited is as late as it was
-    elif change.add > changes.NOW and entry.policy_field("exclude"):
-        change.add = changes.NOW  # a beat decides, by the calendars as they are then
     return change
 
 

@@ -19,7 +19,7 @@ from redbeat import ConflictError, DecodeError, InvalidEntryError
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.entries import calendars, edits, saving
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.decide import DISABLED, Trigger
+from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Failing, Quarantine, Results, Running, State, digest_of_meta
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.rows import Change, Request
@@ -620,12 +620,21 @@ def test_calendars_are_read_before_the_save(world: World) -> None:
     assert world.aside("calendar-users") == [entry.key]
 
 
-def test_a_beat_decides_by_the_calendars_as_they_are_when_it_looks(world: World) -> None:
+def test_a_calendar_that_changes_during_a_save_is_read_again(world: World) -> None:
     put_calendar(world)
-    world.saved(exclude=["holidays"])
-    assert world.is_due()
-    world.saved("off", exclude=["holidays"], enabled=False)
-    assert world.score("off") == DISABLED
+    entry = world.entry(exclude=["holidays"])
+    world.save(entry)
+
+    def change() -> None:
+        put_calendar(world, days=3)
+        edits.make_due(world.other, [entry.key])
+
+    entry.args = [1]
+    world.store.before = [change]
+    assert world.save(entry, if_unchanged=True) == 2
+    score = world.score()
+    assert score is not None
+    assert score > world.now + 86400
 
 
 def test_a_save_wakes_beats_up_for_what_is_due_soon(world: World) -> None:

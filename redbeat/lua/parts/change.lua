@@ -109,7 +109,8 @@ local function objection(change, key, found, problem)
   end
   if change.expect then
     local score = change.covers and redis.call('ZSCORE', schedule, key) or ''
-    local digest = digest_of(found, change.covers, score) or change.expect
+    local digest = digest_of(found, change.covers, score)
+      or change.expect ~= ABSENT and change.expect
     if digest ~= change.expect or digest == '-' then  -- no row has the digest '-'
       return (found[1] or problem) and differs(key, found, problem) or 'absent'
     end

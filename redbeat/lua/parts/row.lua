@@ -4,7 +4,7 @@
 -- row(key, score, found, problem, more) returns a row as JSON; `more` are its other fields.
 -- digest_of(found, covers, score) returns the SHA-1 of the texts of an entry, see digest_of() in
 -- storage/rows.py. `covers` adds the score ('s') and the version of the calendars ('c'). It is nil on
--- a fake server, which lacks SHA-1: there, any text counts as the expected one.
+-- a fake server, which lacks SHA-1: there, any text counts as the expected one, unless none is.
 --
 -- A key without the prefix is never read: it may lie in another slot of a cluster, or be forbidden
 -- to the user of Redis, and the script would end.
@@ -41,6 +41,9 @@ local function prefixed(text)
   return text and #text .. ':' .. text or '-'
 end
 
+-- The digest of an entry without texts.
+local ABSENT = 'af8207aece6ab93d4889751950d782c3fac325e3'
+
 local function digest_of(found, covers, score)
   local text = prefixed(found[1]) .. prefixed(found[2]) .. prefixed(found[3]) .. prefixed(found[4])
   if covers then
@@ -50,6 +53,9 @@ local function digest_of(found, covers, score)
     if string.find(covers, 'c', 1, true) then
       text = text .. prefixed(calendars_version())
     end
+  end
+  if text == '----' then
+    return ABSENT
   end
   return redis.sha1hex and redis.sha1hex(text)
 end
