@@ -320,6 +320,8 @@ class Suspects:
     def note(self, hands: Iterable[Hand]) -> None:
         """Take in the notes of vanished beats."""
         for hand in hands:
+            if any(hand.token == noted.token for noted in self._hands):
+                continue  # a beat that was only slow notes other keys at each turn
             self._hands.append(hand)
             self._keys += [key for key in hand.keys if key not in self._keys]
             if not hand.alone:
