@@ -25,6 +25,7 @@ from redbeat.storage.reading import Presence
 from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 from tests.samples import long
+from tests.waiting import wait_until
 
 from .clients import Wire
 from .conftest import Clock, RecordingScheduler, World
@@ -265,7 +266,12 @@ def test_redis_is_away_for_a_moment(world: World, wire: Wire) -> None:
     assert not shards_of(beat).available
     assert not shards_of(beat).health.ready().ok
     away.clear()
-    run([beat], 20)
+
+    def is_back() -> bool:  # a thread finds out
+        run([beat], 1)
+        return len(beat.names) >= len(names) and shards_of(beat).health.ready().ok
+
+    wait_until(is_back)
     assert sorted(beat.names) == sorted(names)
     assert shards_of(beat).available
     assert shards_of(beat).health.ready().ok
@@ -294,9 +300,12 @@ def test_a_failed_look_at_the_other_beats_is_repeated(
         beat.tick()
     assert "Cannot read which beats are active" in log.text
     other = start(world)
-    run([beat, other])
-    assert leads(beat) | leads(other) == set(range(SHARDS))
-    assert leads(other)
+
+    def share() -> bool:  # a thread finds out that the server answers
+        run([beat, other], 1)
+        return leads(beat) | leads(other) == set(range(SHARDS)) and bool(leads(other))
+
+    wait_until(share)
 
 
 def test_a_close_without_redis_raises_once(world: World, wire: Wire) -> None:
