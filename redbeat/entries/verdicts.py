@@ -17,18 +17,11 @@ from typing import Any, Final, NamedTuple
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.entries import decide
+from redbeat.entries import history as histories
 from redbeat.entries import state as states
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import DISABLED, Decision, Plan, score_of
-from redbeat.entries.history import (
-    PERHAPS_SENT,
-    SENT,
-    SKIPPED,
-    History,
-    encode_meta,
-    history_after_save,
-    run_line,
-)
+from redbeat.entries.history import PERHAPS_SENT, SENT, SKIPPED, History, encode_meta, run_line
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Pause, Said, State
 from redbeat.errors import TooManyStepsError
@@ -739,7 +732,7 @@ def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> s
     old, texts = ((rule.definition, rule.policy_text) for rule in (known.rule, fresh.rule))
     recorded = History(last, count, None)
     now = from_timestamp(fresh.now)
-    merged = history_after_save(recorded, old, texts, now, rewritten=rewritten)
+    merged = histories.history_after_save(recorded, old, texts, now, rewritten=rewritten)
     if merged.last_run_at is not last:
         new.at = None
     if (merged.last_run_at, merged.total_run_count) == (stored.last_run_at, stored.total_run_count):

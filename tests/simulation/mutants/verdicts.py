@@ -84,7 +84,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "runs by the new schedule."
         ),
         "entries/verdicts.py",
-        "merged = history_after_save(recorded, old, texts, now, rewritten=rewritten)",
+        "merged = histories.history_after_save(recorded, old, texts, now, rewritten=rewritten)",
         "merged = recorded",
         (
             "tests/entries/test_verdicts.py",
