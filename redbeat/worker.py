@@ -272,20 +272,25 @@ class Reports:
 
     def _send(self, end: End) -> None:
         key = end.key or self._store.keys.entry(end.name)
-        report_end(self._store, key, end.task_id, end.result, time.monotonic() - end.at)
+        run = end.scheduled_at.isoformat() if end.scheduled_at is not None else ""
+        report_end(self._store, key, end.task_id, end.result, time.monotonic() - end.at, run)
         signal = {"succeeded": run_succeeded, "failed": run_failed}.get(end.result.state)
         if signal is not None:
             fields = {"scheduled_at": end.scheduled_at, "result": end.result}
             emit(signal, self._app, name=end.name, task_id=end.task_id, **fields)
 
 
-def report_end(store: Store, key: str, task_id: str, result: RunResult, age: float) -> None:
+def report_end(
+    store: Store, key: str, task_id: str, result: RunResult, age: float, run: str = ""
+) -> None:
     """Report the end of a run, ``age`` seconds ago. One round trip; nothing if the entry is gone.
 
-    The time is that of Redis, because the clocks of workers may be wrong. A repeated report is
-    another line with the same task id, which counts once.
+    ``run`` is the nominal time of the run, which proves that the task id is one of the entry. The
+    time is that of Redis, because the clocks of workers may be wrong. A repeated report is another
+    line with the same task id, which counts once.
     """
-    line = end_line(task_id, result.state, result.seconds, result.retries, result.error or "")
+    words = result.seconds, result.retries, result.error or "", run
+    line = end_line(task_id, result.state, *words)
     store.say(key, line, kind=END, age=age)
 
 

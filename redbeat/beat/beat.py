@@ -18,7 +18,6 @@ from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Run
-from redbeat.entries.state import read_inbox
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, cause_of
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
@@ -561,7 +560,7 @@ class Beat:
         try:
             run = self.rules.run_of(row, now)
             plan = self.rules.plan_of(run.rule) if run.rule.policy.exclude else run.rule.plan
-            inbox = read_inbox(row.inbox) if row.inbox else []
+            inbox = self.rules.inbox_of(run) if row.inbox else []
         except Exception as error:
             self._cannot_load(row, error, now)
             return

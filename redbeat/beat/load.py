@@ -15,13 +15,14 @@ from redbeat import decoder
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import is_valid_text
 from redbeat.config import ensure_conf
-from redbeat.entries import calendars
+from redbeat.entries import calendars, decide
 from redbeat.entries.changes import state_of
 from redbeat.entries.decide import Plan
 from redbeat.entries.definition import FIELDS, decode_definition, warn_if_too_short
 from redbeat.entries.history import History
 from redbeat.entries.policy import DEFAULT
 from redbeat.entries.run import Rule, Run
+from redbeat.entries.state import Said, read_inbox
 from redbeat.entry import RedBeatSchedulerEntry, check_allowed, plan_of
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Exclusion
@@ -77,6 +78,29 @@ class Rules:
         ``now`` is the time of Redis at the look, in UNIX seconds.
         """
         return Run(row, self.rule_of(row), state_of(row), History.read(row.meta or ""), now)
+
+    def inbox_of(self, run: Run) -> list[Said]:
+        """Return what others say about an entry; what is the end of no run of it is an error.
+
+        A worker trusts the headers of a message, which everybody may send who reaches the broker.
+        """
+        said = read_inbox(run.row.inbox)
+        return [
+            one
+            if one.end is None or one.run is None or self._is_of(run, one.end.id, one.run)
+            else one._replace(end=None, error="it is the end of no run of this entry")
+            for one in said
+        ]
+
+    def _is_of(self, run: Run, task_id: str, iso: str) -> bool:
+        """Return whether a task id is that of a run of an entry with a nominal time."""
+        state, prefix, name = run.state, self._conf.key_prefix, run.rule.name
+        known = {one.id for one in (state.running, state.hold) if one is not None}
+        if task_id in {*known, *state.ids, decide.task_id_of(prefix, name, iso, state.identity)}:
+            return True
+        return any(
+            task_id == decide.task_id_of(prefix, name, f"trigger {one}") for one in state.ids
+        )
 
     def refresh(self, entry_class: type[Any]) -> None:
         """Forget all rules if a program replaced the decoder or the class of entries."""

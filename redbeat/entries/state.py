@@ -186,7 +186,7 @@ class State:
         running: the run that may still be going on.
         failing: why the run that is due cannot be sent.
         waiting: triggered runs and backfills, the oldest first.
-        ids: the ids of the last ten triggers that left.
+        ids: the ids of the last ten triggers that left, and of messages with ids that users chose.
         pause: the operator's pause.
         quarantine: why nobody can read the entry.
         results: what became of the runs.
@@ -274,12 +274,15 @@ class Said(NamedTuple):
         line: the line as it stands in the inbox.
         trigger: the requested run, of a line that requests one.
         end: the end of a run, of a line that reports one.
+        run: the nominal time of that run, ISO 8601, as its message had it; "" if it had none, and
+            None from a worker of an earlier build.
         error: why a line that does neither cannot be read.
     """
 
     line: str
     trigger: Trigger | None = None
     end: Ended | None = None
+    run: str | None = None
     error: str = ""
 
 
@@ -292,7 +295,8 @@ def _said(line: str) -> Said:
     try:
         kind, *parts = json.loads(line)
         if kind == words.END:
-            return Said(line, end=_ended(parts))
+            run = _text(parts.pop(-2)) if len(parts) > len(Ended._fields) else None
+            return Said(line, end=_ended(parts), run=run)
         if kind != words.TRIGGER:
             raise ValueError(f"{kind!r:.60} is no kind of line")
         return Said(line, _trigger(parts))
@@ -306,13 +310,18 @@ def trigger_line(run_id: str, at: float | None = None) -> str:
 
 
 def end_line(
-    task_id: str, state: str, seconds: float | None = None, retries: int = 0, error: str = ""
+    task_id: str,
+    state: str,
+    seconds: float | None = None,
+    retries: int = 0,
+    error: str = "",
+    run: str = "",
 ) -> str:
-    """Return the inbox line that reports the end of a run; see :class:`Ended`.
+    """Return the inbox line that reports the end of a run; see :class:`Ended` and :class:`Said`.
 
     ``Store.say`` adds when the run ended, by the time of Redis.
     """
-    return _compact([words.END, task_id, state, seconds, retries, error[:LONGEST_ERROR]])
+    return _compact([words.END, task_id, state, seconds, retries, error[:LONGEST_ERROR], run])
 
 
 def result_line(end: Ended) -> str:

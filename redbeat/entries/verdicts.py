@@ -658,6 +658,8 @@ def record(
         meta = _new_meta(rest.state, last, count) if rest.counts else None
         if known.rule.policy.overlap != ALLOW or rest.state.running is not None:
             rest.state.running = _running(known.rule, task_id, now)
+        if not own_id:  # nobody else can tell that it is an id of the entry
+            rest.state.ids = _with_id(rest.state.ids, task_id)
     rest.state.marks = state.marks
     line = _line(send, now, task_id, own_id, left)
     return rest._replace(meta=meta, line=line)

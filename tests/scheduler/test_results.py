@@ -508,6 +508,29 @@ def test_entries_whose_tasks_fail_are_problems_within_seconds(site: Site) -> Non
     assert told() == []
 
 
+def test_a_message_that_no_beat_sent_ends_no_run(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everybody who reaches the broker may send the headers of a run, and any task id."""
+    site.save(pause_after_failures=1)
+    sent = site.send()
+    real = sent.options["headers"]
+    forged = {**real, "scheduled_at": "2030-01-01T00:00:00+00:00"}
+    for headers in (real, forged):
+        run_task(site.world.app, "forged", headers, states.FAILURE, ValueError("no"))
+    run_task(site.world.app, "forged", {**real, "scheduled_at": None}, states.SUCCESS)
+    site.world.take_reports(site.scheduler)
+
+    assert site.entry.status.consecutive_failures == 0
+    assert site.entry.status.last_success is None
+    assert site.entry.enabled
+    assert caplog.text.count("it is the end of no run of this entry") == 3
+
+    site.execute(sent, states.FAILURE, ValueError())
+    site.world.take_reports(site.scheduler)
+    assert not site.entry.enabled
+
+
 def test_a_repeated_report_counts_once(site: Site) -> None:
     """Setup: the reply to a report is lost, another worker reports a run, the first repeats.
 
