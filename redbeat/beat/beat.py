@@ -363,7 +363,7 @@ class Beat:
     def _tick_failed(self, error: Exception) -> float:
         """Log and store an error that no other code handles; return the seconds to wait."""
         wait = self._failures.tick_failed(error)
-        with suppress(RedisError, OSError):
+        with suppress(Exception):  # a later tick stores it
             self._report_problem()
             self._turn.flush()
         return wait

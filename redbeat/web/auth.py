@@ -88,9 +88,13 @@ class Access:
                 return user
         return None
 
-    def user_of(self, token: str) -> str | None:
-        """Return the user name for a token if it is one of the configured tokens."""
-        return TOKEN_USER if any(_equal_secrets(known, token) for known in self.tokens) else None
+    def user_of(self, token: str, shortest: int = 0) -> str | None:
+        """Return the user name for a token if it is one of the configured tokens.
+
+        Those with fewer than ``shortest`` characters do not count.
+        """
+        known = [one for one in self.tokens if len(one) >= shortest]
+        return TOKEN_USER if any(_equal_secrets(one, token) for one in known) else None
 
     def admits_host(self, header: str) -> bool:
         """Return whether requests with this ``Host`` header are allowed.
@@ -144,12 +148,17 @@ TOKEN_USER: Final = "token"
 #: Maximum number of users who are signed in. A further sign-in ends the oldest sign-in.
 MAX_SIGN_INS: Final = 1000
 
+#: Nobody guesses a token of this number of characters, so wrong ones before it do not matter.
+LONG_TOKEN: Final = 20
+
 #: Maximum number of wrong credentials from one client, and from all unknown clients together.
 PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 
 
-def _checked(find: Callable[[], str | None]) -> str | None:
+def _checked(find: Callable[[], str | None], token: str = "") -> str | None:
     """Return the result of ``find``: the user name, or None for wrong credentials.
+
+    A ``token`` that is right and too long to be guessed is right also after wrong ones.
 
     After too many wrong credentials, ``find`` is not called, and ``g.wait`` is the number of
     seconds that the client must wait. A client is an IPv4 address, a /64 network of IPv6 addresses,
@@ -157,6 +166,8 @@ def _checked(find: Callable[[], str | None]) -> str | None:
     limit, so an attacker with the same address, for example behind the same proxy, cannot lock it
     out.
     """
+    if token and access.user_of(token, LONG_TOKEN):
+        return TOKEN_USER
     limiter, limits = flask.current_app.extensions["limiter"], _limits_of_client()
     windows = [limiter.get_window_stats(*limit) for limit in limits]
     resets = [reset_at for reset_at, remaining in windows if not remaining]
@@ -199,7 +210,7 @@ def login() -> ResponseReturnValue:
     if flask.request.method == "GET":
         return _login_form("")
     token = flask.request.form.get("token", "")
-    name = _checked(lambda: access.user_of(token))
+    name = _checked(lambda: access.user_of(token), token)
     if "wait" in flask.g:
         return _too_many()
     if name is None:
@@ -312,7 +323,8 @@ def _user_in_headers() -> str | None:
         return flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
     if credentials is None:
         return None
-    name = _checked(lambda: _name_in(credentials))
+    is_bearer = credentials.type == "bearer"
+    name = _checked(lambda: _name_in(credentials), credentials.token or "" if is_bearer else "")
     if name and flask.session.get("known") != name:
         flask.session["known"] = name
     return name

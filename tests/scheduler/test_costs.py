@@ -150,4 +150,4 @@ def test_a_delete(entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
     entries[0].save()
 
     # Most of the commands remove the entry from side keys.
-    assert_cost(meter.cost(entries[0].delete), trips=1, commands=12)
+    assert_cost(meter.cost(entries[0].delete), trips=1, commands=13)

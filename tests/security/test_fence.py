@@ -18,6 +18,7 @@ OTHERS = {
     "entries/decide.py": "the encoding of a name that was read",
     "entries/state.py": "what beats keep; any error makes a fresh state, with a problem",
     "storage/reading.py": "JSON that a script has just written",
+    "storage/rows.py": "JSON that a script has just written",
     "storage/store.py": "JSON that a script has just written",
     "decoder.py": "the decoder class of the public API, which the fence calls",
     "presentation/describe.py": "JSON that this process has just written",
@@ -122,7 +123,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "float(value)",
         "int(value)",
     ),
-    "entries/saving.py": ("a score of Redis", "float(score)"),
+    "entries/saving.py": ("a score of Redis", "float(row.score or changes.NOW)", "float(score)"),
     "entries/state.py": ("what seconds_in has checked", "from_timestamp(_seconds(value))"),
     "entries/status.py": (
         "what seconds_in has checked",
@@ -130,11 +131,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(since)",
         "from_timestamp(success)",
     ),
-    "entries/verdicts.py": (
-        "what a state has checked; a condition",
-        "from_timestamp(at)",
-        "int(is_scheduled)",
-    ),
+    "entries/verdicts.py": ("a condition", "int(is_scheduled)"),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "management/status.py": (
@@ -158,6 +155,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "storage/reading.py": (
         "times in the replies of scripts; replies of TIME and INFO; a cursor of Redis",
         "float(head['now'])",
+        "int(score_in(score))",
         "int(cursor)",
         "int(info.get('maxmemory', 0))",
         "int(micros)",
@@ -166,7 +164,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "storage/store.py": (
         "times in the replies of scripts, and what this process sends; the reply of WAIT",
         "float(age)",
-        "float(due)",
+        "float(head.get('next', 'inf'))",
         "float(head['now'])",
         "float(value)",
         "int(connection.read_response())",

@@ -172,6 +172,23 @@ def test_wrong_tokens_in_the_form_are_limited(open_page: Open) -> None:
     assert browser.post("/login", token=TOKEN).status_code == 429
 
 
+@pytest.mark.parametrize("way", ["form", "header"])
+def test_a_long_token_is_right_after_wrong_ones(open_page: Open, way: str) -> None:
+    long = "0123456789abcdefghij"
+    browser = open_page({"Authorization": "Bearer no"}, tokens=(long, TOKEN))
+    browser.client.application.config["WTF_CSRF_ENABLED"] = False
+    assert statuses(browser, 12) == [401] * 10 + [429] * 2
+    browser.headers = {}
+    if way == "form":
+        assert browser.post("/login", token=TOKEN).status_code == 429
+        assert browser.post("/login", token=long).status_code == 303
+    else:
+        browser.headers = {"Authorization": f"Bearer {TOKEN}"}
+        assert browser.ask("/").status_code == 429
+        browser.headers = {"Authorization": f"Bearer {long}"}
+        assert browser.ask("/").status_code == 200
+
+
 def test_requests_without_credentials_are_not_limited(open_page: Open) -> None:
     assert statuses(open_page(users=USERS), 30) == [401] * 30
 
