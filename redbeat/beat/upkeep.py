@@ -19,7 +19,7 @@ from redbeat.beat.outcome import HELD, seen_texts
 from redbeat.beat.statics import Exchange, Statics
 from redbeat.beat.turn import Turn
 from redbeat.calendar.zones import from_timestamp, zone_key, zone_named
-from redbeat.codec.stored import record_in, text_of
+from redbeat.codec.stored import record_in, seconds_in, text_of
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries import decide, verdicts
@@ -161,12 +161,7 @@ class Upkeep:
         _, _, why = reply.side_error.partition(": ")
         if why and why != self._side_error:
             self._side_error = why
-            self._store.warn_of_denied(why)
-            if WRONG_TYPE in why:
-                error = checks.explained(ResponseError(why), self._store)
-                logger.error(
-                    "beat: A key next to the schedule cannot be used: %s", described(error)
-                )
+            self._log_side_error(why)
         if reply.quarantined >= 0:
             self._quarantined = reply.quarantined
         if reply.lost and reply.lost != self._mark:
@@ -174,6 +169,13 @@ class Upkeep:
             self._walks.insert(0, Walk(self._scan, self._clock()))
         if reply.lost or reply.statics >= 0:
             self._mark = reply.lost
+
+    def _log_side_error(self, why: str) -> None:
+        if WRONG_TYPE in why:
+            error = checks.explained(ResponseError(why), self._store)
+            logger.error("beat: A key next to the schedule cannot be used: %s", described(error))
+        else:
+            self._store.warn_of_denied(why)
 
     def _step(self, walk: Walk, now: float) -> bool:
         """Do the next portion of a walk; return whether it made changes."""
@@ -219,19 +221,28 @@ class Upkeep:
     # -- a lost schedule -----------------------------------------------------------------------
 
     def _scan(self) -> Portions:
-        """Put back what is missing in the sorted set. Two or three round trips each.
-
-        What no change of ours ever gave a score stays outside.
-        """
-        mark = self._mark
+        """Put back what is missing in the sorted set. Two or three round trips each."""
+        # A schedule without a note was perhaps never seen whole: what is outside stays there, as
+        # does what no change of ours ever gave a score.
+        mark, outside = self._mark, 0
+        was_whole = seconds_in(mark) is not None
         for rows in reading.rows_outside(self._store, SCANNED):
             entries = [row for row in rows if reading.is_entry(self._store, row)]
-            back = [row for row in entries if State.read(row.state, row.meta).marks.last]
+            back = [
+                row for row in entries if was_whole and State.read(row.state, row.meta).marks.last
+            ]
+            outside += len(entries) - len(back)
             for row in back:
                 logger.warning(
                     "beat: Entry %s was missing in the sorted set and is due now", row.key
                 )
             yield [_put_back(row, self._reply.now) for row in back]
+        if outside:
+            logger.warning(
+                "beat: %s stored, but not scheduled: see celery redbeat doctor; "
+                "celery redbeat resume NAME schedules an entry",
+                plural(outside, "entry is", "entries are"),
+            )
         yield [Change("", index=[["FORGET", words.STATS, words.LOST, mark]])]
 
     # -- the clock went back -------------------------------------------------------------------

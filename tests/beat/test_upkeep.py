@@ -37,6 +37,7 @@ __all__ = ("log", "place")
 pytestmark = pytest.mark.standalone
 
 STATS, QUARANTINE = ".redbeat::stats", ".redbeat::quarantine"
+NOT_SCHEDULED = "stored, but not scheduled"
 
 
 @pytest.fixture
@@ -105,7 +106,9 @@ def test_a_lost_schedule_is_put_back(
     assert log.text.count("was missing in the sorted set") == count - left
 
 
-def test_what_was_not_scored_by_us_stays_outside(place: Place, beat: Any, clock: Clock) -> None:
+def test_what_was_not_scored_by_us_is_named_and_stays_outside(
+    place: Place, beat: Any, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
     save(place, "saved", "other")
     raw(place, "later", place.now + HOUR)
     raw(place, "due", place.now - 1)
@@ -117,6 +120,7 @@ def test_what_was_not_scored_by_us_stays_outside(place: Place, beat: Any, clock:
     wait(beat, clock, 1)
 
     assert members(place) == {"saved", "other", "due"}
+    assert f"1 entry is {NOT_SCHEDULED}" in log.text
 
 
 def test_paused_and_bad_entries_come_back_without_a_run(
@@ -267,7 +271,7 @@ def test_what_a_program_takes_out_stays_outside(place: Place, beat: Any, clock: 
 
 
 def test_what_was_taken_out_of_a_schedule_that_no_beat_has_seen_stays_outside(
-    place: Place, clock: Clock
+    place: Place, clock: Clock, log: pytest.LogCaptureFixture
 ) -> None:
     save(place, "a", "b")
     place.client.zrem(SCHEDULE, "redbeat:b")
@@ -276,6 +280,7 @@ def test_what_was_taken_out_of_a_schedule_that_no_beat_has_seen_stays_outside(
     wait(place.lead(clock), clock, 1)
 
     assert members(place) == {"a"}
+    assert f"1 entry is {NOT_SCHEDULED}" in log.text
 
 
 def test_our_deletes_are_no_loss(place: Place, beat: Any, clock: Clock) -> None:
@@ -292,12 +297,29 @@ def test_our_deletes_are_no_loss(place: Place, beat: Any, clock: Clock) -> None:
     assert members(place) == set()
 
 
+def test_the_first_beat_counts_what_an_earlier_version_left_outside(
+    place: Place, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
+    save(place, "inside")
+    raw(place, "out", None)
+    save(place, "taken")
+    place.client.zrem(SCHEDULE, "redbeat:taken")
+    place.client.zadd(SCHEDULE, {"taken": place.now + HOUR})  # a name in place of a key
+    place.client.delete(STATS)
+
+    beat = place.started(clock)
+    run_until_idle(beat)
+    wait(beat, clock)
+
+    assert log.text.count(f"1 entry is {NOT_SCHEDULED}") == 1
+    assert place.score("out") is None
+
+
 def test_a_user_who_may_not_scan(place: Place, clock: Clock, log: pytest.LogCaptureFixture) -> None:
-    save(place, "a", "b")
+    save(place, "a")
     with user(place, "~*", "+@all", "-scan"):
         beat = place.started(clock)
         run_until_idle(beat)
-        place.client.delete(SCHEDULE)
         wait(beat, clock)
         beat.close()
     assert log.text.count("Cannot scan for lost entries") == 1

@@ -12,10 +12,10 @@ from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import CLOCK_STEP, DISABLED
 from redbeat.schedules.rule import clocked
-from redbeat.storage.reading import is_entry, rows_outside
-from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
+
+NOT_SCHEDULED = "stored, but not scheduled"
 
 
 @pytest.fixture
@@ -121,6 +121,26 @@ def test_a_calendar_does_not_bring_an_entry_back(world: World) -> None:
 # -- the first start -------------------------------------------------------------------------------
 
 
+def test_the_first_start_counts_what_an_earlier_version_left_out(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
+    """Later starts are silent."""
+    for name in ("a", "b", "c"):
+        world.put(name, interval_json(60), world.ago(90))
+    world.client.zrem(SCHEDULE, f"{PREFIX}a", f"{PREFIX}b")
+    first = world.scheduler(clock=clock)
+    sweep(first, clock, 3)
+    assert first.names == ["c"]
+    told = [record.message for record in log.records if NOT_SCHEDULED in record.message]
+    assert len(told) == 1
+    assert told[0].startswith("beat: 2 entries are stored, but not scheduled")
+    assert "celery redbeat resume NAME" in told[0]
+    first.close()
+    log.clear()
+    sweep(world.scheduler(clock=clock), clock, 3)
+    assert NOT_SCHEDULED not in log.text
+
+
 @pytest.mark.parametrize(
     ("key", "definition"),
     [
@@ -130,14 +150,13 @@ def test_a_calendar_does_not_bring_an_entry_back(world: World) -> None:
     ],
 )
 def test_an_odd_text_does_not_hide_an_entry(
-    world: World, key: str, definition: dict[str, Any]
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, key: str, definition: dict[str, Any]
 ) -> None:
     """JSON of Python may have half a surrogate pair, and RedBeat 2 stores numbers as names."""
     whole = {"task": "tasks.a", "schedule": interval_json(600), **definition}
     world.client.hset(f"{PREFIX}{key}", mapping={"definition": json.dumps(whole), "meta": "{}"})
-    store = store_of(world.app)
-    found = [row for rows in rows_outside(store) for row in rows if is_entry(store, row)]
-    assert [row.key for row in found] == [f"{PREFIX}{key}"]
+    sweep(world.scheduler(clock=clock), clock)
+    assert "1 entry is stored, but not scheduled" in log.text
 
 
 @pytest.mark.parametrize(
@@ -152,18 +171,18 @@ def test_an_odd_text_does_not_hide_an_entry(
     ids=["name of another schedule", "no name", "no object", "no JSON", "too deep"],
 )
 def test_hashes_of_others_under_the_prefix_are_left_alone(
-    world: World, clock: Clock, definition: str
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, definition: str
 ) -> None:
     scheduler = world.scheduler(clock=clock)
     save(world, "a", "b")
     scheduler.tick()
     look(scheduler, clock)
-    state = world.client.hget(f"{PREFIX}a", "beat_state")
-    others = {"definition": definition, "beat_state": state}
+    others = {"definition": definition, "identity": '"x"'}
     world.client.hset(f"{PREFIX}other:inner", mapping=others)
     world.client.delete(SCHEDULE)
     sweep(scheduler, clock, 3)
     assert members(world) == {"a", "b"}
+    assert NOT_SCHEDULED not in log.text
 
 
 def test_keys_that_are_not_entries_are_left_alone(
@@ -179,11 +198,15 @@ def test_keys_that_are_not_entries_are_left_alone(
     assert members(world) == {"a", "b"}
 
 
-def test_a_member_that_is_a_name_is_not_outside(world: World) -> None:
+def test_a_member_that_is_a_name_is_not_reported(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
     """A program may add the name of an entry instead of its key."""
     world.client.zrem(SCHEDULE, world.put("a"))
     world.client.zadd(SCHEDULE, {"a": world.now() + 600})
-    assert not any(rows_outside(store_of(world.app)))
+    scheduler = world.scheduler(clock=clock)
+    sweep(scheduler, clock, 2)
+    assert NOT_SCHEDULED not in log.text
     assert Schedule(world.app)["a"].status.state == "scheduled"
 
 
@@ -227,7 +250,7 @@ def test_each_entry_that_comes_back_is_logged(
 
 
 def test_an_entry_of_an_earlier_version_is_not_put_back(
-    world: World, clock: Clock, scheduler: RecordingScheduler
+    world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
     """Only a beat or a save of this version shows that the entry had a score."""
     save(world, "saved")
@@ -238,6 +261,7 @@ def test_an_entry_of_an_earlier_version_is_not_put_back(
     lose(world)
     sweep(scheduler, clock)
     assert members(world) == {"saved", "ran"}
+    assert "1 entry is stored, but not scheduled" in log.text
 
 
 def test_paused_finished_and_bad_entries_come_back_without_a_run(
@@ -455,15 +479,16 @@ def test_an_idle_tick_in_between_is_one_round_trip(
 
 
 @pytest.mark.standalone
-def test_special_characters_in_the_prefix(world: World, clock: Clock) -> None:
+def test_special_characters_in_the_prefix(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
     prefix = "a[b]*?\\:"
     world.app.conf.redbeat_key_prefix = prefix
     scheduler = world.scheduler(clock=clock)
-    save(world, "a", "b")
-    look(scheduler, clock)
-    world.client.delete(f"{prefix}:schedule")
+    definition = {"name": "a", "task": "t", "schedule": interval_json(60)}
+    world.client.hset(f"{prefix}a", "definition", json.dumps(definition))
     sweep(scheduler, clock)
-    assert world.client.zcard(f"{prefix}:schedule") == 2
+    assert "1 entry is stored, but not scheduled" in log.text
     scheduler.close()
 
 
@@ -531,3 +556,20 @@ def test_a_finished_entry_stays_finished(
     sweep(scheduler, clock, 3)
     assert scheduler.names == []
     assert world.score("done") == -1
+
+
+@pytest.mark.standalone
+def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+    client = world.client
+    client.execute_command("ACL", "SETUSER", "careful", "on", "nopass", "~*", "+@all", "-scan")
+    try:
+        url = world.app.conf.redbeat_redis_url.replace("redis://", "redis://careful:x@")
+        world.app.conf.redbeat_redis_url = url
+        world.put("a")
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        sweep(scheduler, clock, 3)
+        assert scheduler.names == ["a"]
+        assert log.text.count("Cannot scan for lost entries") == 1
+    finally:
+        client.execute_command("ACL", "DELUSER", "careful")

@@ -349,11 +349,14 @@ def test_a_new_leader_removes_the_problem_of_the_last(place: Place) -> None:
 
 
 def noted(place: Place, count: int) -> Beat:
-    """Return a leader that has noted this number of members."""
+    """Return a leader that has noted this number of members, after its first scan."""
     for number in range(count):
         place.put(f"e{number}", place.now + 100)
     leader = Beat(place, "one")
-    assert leader.turn(counts_id="first").lost == ""
+    assert leader.turn(counts_id="first").lost == "new"
+    forget = Change("", index=[["HDEL", "stats", "lost"]])
+    leader.turn(forget)
+    assert leader.turn(counts_id="second").lost == ""
     return leader
 
 

@@ -2,9 +2,9 @@
 -- and how many members the schedule has. `before` is their number before the changes.
 --
 -- The schedule is lost if it is absent although the note says more than one member, or if the note
--- says at least ten and nine tenths are gone. The field `lost` of the stats then has a mark, the time
--- of the loss, until a scan of all keys has ended. Deletes lower the note. A member that vanishes
--- alone was taken out by a program.
+-- says at least ten and nine tenths are gone. The field `lost` of the stats then has a mark until a
+-- scan of all keys has ended, the time of the loss; 'new' if there was no note. Deletes lower the
+-- note. A member that vanishes alone was taken out by a program.
 
 local function note_in_hand(keys)
   if head.in_hand and #keys > 0 then
@@ -45,8 +45,8 @@ local function note_counts(reply, before)
   if reply.standing > 0 then
     fields[3], fields[4] = 'last_tick', now_text
     local noted = tonumber(found[2]) or -1
-    if (before == 0 and noted > 1) or (noted >= 10 and before * 10 <= noted) then
-      reply.lost = now_text
+    if noted < 0 or (before == 0 and noted > 1) or (noted >= 10 and before * 10 <= noted) then
+      reply.lost = noted < 0 and 'new' or now_text
       fields[5], fields[6] = 'lost', reply.lost
     end
     fields[#fields + 1], fields[#fields + 2] = 'members', reply.members
