@@ -91,10 +91,25 @@ class Pause(NamedTuple):
 
 
 class Running(NamedTuple):
-    """The run that may still be going on, and when it counts as ended (UNIX seconds)."""
+    """The run that may still be going on. Times are in UNIX seconds.
+
+    Attributes:
+        id: the task id.
+        until: when it counts as ended, unless a worker reports it before.
+        since: when it was sent, 0 if an earlier build noted it.
+        skipped: how many runs were skipped because of it.
+    """
 
     id: str
     until: float
+    since: float = 0.0
+    skipped: int = 0
+
+    @property
+    def task(self) -> str:
+        """The task as text, with the time when it was sent."""
+        since = from_timestamp(self.since).isoformat(" ", "seconds") if self.since else "earlier"
+        return f"task {self.id}, sent {since}"
 
 
 class Failing(NamedTuple):
@@ -482,7 +497,7 @@ _fields_of_backfill: Final = _parts(
 #: How the parts are read that are stored by their names, the usual ones first.
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "at": _seconds,
-    "running": _parts(Running, _text, _seconds),
+    "running": _parts(Running, _text, _seconds, _seconds, _whole),
     "results": _parts(Results, _optional(_seconds), _whole, _optional(_seconds), _ids),
     "due": _seconds,
     "hold": _parts(

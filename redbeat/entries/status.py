@@ -104,8 +104,8 @@ class EntryStatus:
             - ``quarantined``: the entry is unreadable.
             - ``not scheduled``: the entry is stored, but a program took it out of the sorted set.
 
-        reason: the reason for the state; None for a scheduled or running entry, or if the reason is
-            unknown.
+        reason: the reason for the state; None for a scheduled entry, for a running one that skips
+            no runs, or if the reason is unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the due run, None without failed attempts.
@@ -217,6 +217,9 @@ def status_of(record: Record, row: Row) -> EntryStatus:
         if kept.quarantine is not None and not row.note:
             reason = kept.quarantine.reason
         reason = reason or record.problem
+    elif record.state == RUNNING and kept.running is not None and kept.running.skipped:
+        runs = plural(kept.running.skipped, "run is", "runs are")
+        reason = f"{runs} skipped, because an earlier run is still running: {kept.running.task}"
     elif record.state == PAUSED and pause is not None:
         reason = f"paused since {pause.begin}" + (f" by {pause.by}" if pause.by else "")
         note = pause.note or None

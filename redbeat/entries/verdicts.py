@@ -207,7 +207,7 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
     if not inbox:
         return None
     known.state, rule, pause = known.state.copy(), known.rule, None
-    state = known.state
+    state, running = known.state, known.state.running
     limit = rule.policy.pause_after_failures
     for end in ends:
         take_end(state, end, known.now)
@@ -216,6 +216,8 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
             last = f", the last with {end.error}" if end.error else ""
             note = f"{plural(failures, 'failed run')} in a row{last}"
             pause = Pause(known.now, note, "pause_after_failures")
+    if running is not None and running.skipped and state.running is None:
+        known.note(logging.WARNING, SKIPPED_SO_MANY, rule.name, running.skipped, running.id)
     _take_triggers(state, inbox)
     for said in inbox:
         if said.error:
@@ -479,7 +481,8 @@ IN_FUTURE: Final = (
     "beat: The last run of entry %s, at %s, is in the future: counting the next run from now"
 )
 WAITS: Final = "beat: Entry %s waits until its earlier run has ended"
-SKIPS: Final = "beat: Entry %s skips the run of %s%s: an earlier run is still running"
+SKIPS: Final = "beat: Entry %s skips the run of %s%s: an earlier run is still running: %s"
+SKIPPED_SO_MANY: Final = "beat: Entry %s skips no more runs, after %d: task %s has ended"
 
 
 def _leaving(known: Known, send: Send, rest: Rest) -> Verdict:
@@ -508,7 +511,7 @@ def _running(rule: Rule, task_id: str, now: float) -> states.Running | None:
     """Return what to store about a run that left, None if runs may overlap."""
     if rule.policy.overlap == ALLOW or not task_id:
         return None
-    return states.Running(task_id, now + rule.policy.overlap_timeout)
+    return states.Running(task_id, now + rule.policy.overlap_timeout, now)
 
 
 def _overlapping(known: Known, decision: Decision) -> Rest:
@@ -522,8 +525,10 @@ def _overlapping(known: Known, decision: Decision) -> Rest:
         _keep_due(known, state)
         return Rest(running.until, state, waits=running.id)
     before = f" and {plural(decision.missed, 'missed run')}" if decision.missed else ""
-    known.note(logging.WARNING, SKIPS, name, at, before)
+    level = logging.DEBUG if running.skipped else logging.WARNING
+    known.note(level, SKIPS, name, at, before, running.task)
     state = _state_after(known, at.timestamp())
+    state.running = running._replace(skipped=running.skipped + decision.missed + 1)
     score = score_of(decision.next_at)
     if not known.rule.asks:
         score = _score_after(known, state, counted=False)

@@ -263,7 +263,7 @@ class World:
         lines = json.loads(inbox or "[]")
         ended = {line[1] for line in lines if line[0] == "end"}
         retried = {line[1] for line in lines if line[2] == "retried"}
-        task_id, until = json.loads(state or "{}").get("running") or ("", 0)
+        task_id, until, *_ = json.loads(state or "{}").get("running") or ("", 0)
         return (task_id, float(until)) if task_id and task_id not in ended - retried else None
 
     def put_running(self, name: str, until: float) -> None:
@@ -279,7 +279,7 @@ class World:
 
     def expire_run(self, name: str) -> None:
         """Change the current run of an entry as if the time in which it should end was over."""
-        task_id, _ = self.field(name, "beat_state")["running"]
+        task_id, *_ = self.field(name, "beat_state")["running"]
         put_state(self.client, f"{PREFIX}{name}", running=[task_id, self.now() - 1])
 
     def end_hold(self, name: str) -> None:

@@ -171,6 +171,31 @@ def test_skip_counts_the_missed_runs_before_the_skipped_run(
     assert emitted == [3]
 
 
+def test_an_overlap_is_logged_when_it_begins_and_when_it_ends(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
+    """Both lines have the task id of the run that goes on, as the status has."""
+    scheduler = begin(world, "skip")
+    task_id = scheduler.sent[0].id
+    for _ in range(3):
+        make_due(world)
+        scheduler.tick()
+    entry = RedBeatSchedulerEntry.from_key(KEY, app=world.app)
+    assert entry.status.state == "running"
+    reason = "3 runs are skipped, because an earlier run is still running: task"
+    assert f"{reason} {task_id}, sent 20" in (entry.status.reason or "")
+
+    end(scheduler)
+    world.take_reports(scheduler)
+
+    told = [one.getMessage() for one in log.records if one.levelname == "WARNING"]
+    (begins,), (ends,) = (
+        [one for one in told if word in one] for word in ("the run of", "no more")
+    )
+    assert f"an earlier run is still running: task {task_id}, sent 20" in begins
+    assert ends == f"beat: Entry a skips no more runs, after 3: task {task_id} has ended"
+
+
 def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
     scheduler = begin(world, "skip")
     scheduler.tick()
