@@ -126,7 +126,8 @@ def test_results_have_the_documented_fields(run: Run) -> None:
 
 @pytest.mark.usefixtures("entry")
 def test_findings_have_the_documented_fields(run: Run, redis_client: redis.Redis) -> None:
-    redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1})
+    redis_client.set("redbeat::lock", "redbeat3:web-1:4711:1700000000:" + "0" * 32)
+    redis_client.zadd("redbeat::schedule", {"redbeat:gone": 9e9})
     (found,) = run("doctor", "--json").json
     check(found, FINDING)
     assert (found["kind"], found["key"], found["fixable"]) == ("missing", "redbeat:gone", True)

@@ -54,7 +54,7 @@ local function digest_of(found, covers, score)
       text = text .. prefixed(calendars_version())
     end
   end
-  if text == '----' then
+  if text == string.rep('-', 4) then
     return ABSENT
   end
   return redis.sha1hex and redis.sha1hex(text)
