@@ -90,7 +90,8 @@ class Outcome:
         run.stored, run.held_state = run.row._replace(state=text), state
         change = Change(run.row.key, mark, set={words.STATE: text}, score=until)
         change.take, change.lines = run.verdict.take, self.conf.history_size
-        self._keep_ends(change, run, state)
+        if run.verdict.ends:
+            self._keep_ends(change, run, state)
         return self._guarded(change, run)
 
     def record(self, run: Run) -> Change:
