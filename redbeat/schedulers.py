@@ -7,7 +7,7 @@ import json
 import ssl
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import MINYEAR, datetime
 from functools import cached_property
 from time import monotonic
@@ -30,14 +30,14 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 from redbeat.beat import broker
 from redbeat.beat.beat import LONGEST_WAIT, Beat
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.message import options_of, publish
+from redbeat.beat.message import headers_of, options_of, publish
 from redbeat.beat.own_code import due_rows
 from redbeat.beat.parts import PartedBeat
 from redbeat.beat.statics import Statics
 from redbeat.beat.stop_signals import STOP, HeldSignals
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.urls import safe_url
-from redbeat.entries import saving
+from redbeat.entries import decide, saving, state, verdicts
 from redbeat.printing import get_logger, plural
 
 from . import config, decoder
@@ -83,6 +83,9 @@ DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 #: The log message for an entry that cannot be saved.
 #: The arguments of the message are the name of the entry, the error, and the entry's fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
+
+#: The warning about entries that a program adds in a way of Celery's own schedulers.
+UNUSED = "beat: %s adds no entries: call update_from_dict() with a dict of names and fields"
 
 #: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
 REDBEAT_INTERNAL_OPTIONS = (
@@ -133,6 +136,9 @@ class RedBeatScheduler(Scheduler):
 
     #: The lock key in the settings, None if the constructor got another ``lock_key``.
     _default_lock_key: str | None = None
+
+    #: Whether the constructor is running :meth:`setup_schedule`, perhaps of a subclass.
+    _constructing = False
 
     #: Whether :meth:`setup_schedule` is running.
     #: While ``_setting_up`` is true, :meth:`update_from_dict` adds static entries.
@@ -197,7 +203,10 @@ class RedBeatScheduler(Scheduler):
         conf.report()
         broker.check_possible(self.app, conf)
         self._check_layout()
+        self._constructing = True
         self.setup_schedule()
+        self._constructing = False
+        self._report_data()
         self._make_lock()
 
     def _check_entry_class(self) -> None:
@@ -370,14 +379,33 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return name -> entry, for the entries that are due now and the entry that is due next.
 
-        The mapping is only for reading; :meth:`maybe_due` decides what is sent, and
-        :meth:`update_from_dict` adds entries. Static entries are written first if
-        :meth:`setup_schedule` could not write them, or if Redis has lost all entries. Four round
-        trips, and more for many due entries.
+        The mapping is only for reading; :meth:`maybe_due` decides what is sent. Static entries are
+        written first if :meth:`setup_schedule` could not write them, or if Redis has lost all
+        entries. Four round trips, and more for many due entries.
         """
-        entries: dict[str, RedBeatSchedulerEntry] = {}
+        entries = {entry.name: entry for entry in self._load_due()}
+        return DueEntries(entries) if self._constructing else entries
+
+    def set_schedule(self, schedule: Any) -> None:
+        """Set :attr:`data`, as in Celery's scheduler, and warn that RedBeat does not use it."""
+        self.data = schedule
+        if not self._constructing:
+            self._report_data()
+
+    schedule = property(get_schedule, set_schedule)
+
+    @cached_property
+    def _overrides_schedule(self) -> bool:
+        """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
+        return type(self).schedule is not RedBeatScheduler.schedule
+
+    def _report_data(self) -> None:
+        if self.data and not self._overrides_schedule:
+            logger.warning(UNUSED, "an assignment to schedule or data")
+
+    def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
         if is_mock(config.client_of(self.app)):
-            return entries
+            return
         rows, now = _due_rows(self.stores)
         if self._statics_unwritten or (not rows and any(map(len, self._statics))):
             self._offer_statics()
@@ -393,15 +421,7 @@ class RedBeatScheduler(Scheduler):
                 continue
             entry.put_up = bool(row.inbox) or (row.score != "" and float(row.score) <= now)
             self._statics_with(entry.name).restore(entry)
-            entries[entry.name] = entry
-        return entries
-
-    schedule = property(get_schedule, Scheduler.set_schedule)
-
-    @cached_property
-    def _overrides_schedule(self) -> bool:
-        """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
-        return type(self).schedule is not RedBeatScheduler.schedule
+            yield entry
 
     # -- running -------------------------------------------------------------------------------
 
@@ -556,10 +576,17 @@ class RedBeatScheduler(Scheduler):
     def _apply(
         self, entry: Any, producer: Any = None, advance: bool = True, **_celerys: Any
     ) -> AsyncResult:
-        run = entry.run if is_redbeat_entry(entry) else None
+        if not is_redbeat_entry(entry):
+            return self._send_foreign(entry, producer, advance)
+        run = entry.run
         after = self.reserve(entry) if advance else entry
         if run is None:
-            return self._send_outside(entry, after, producer)
+            self._tasks_since_sync += 1  # a tick counts its runs itself
+            at = decide.aware((after.scheduled_at if advance else None) or after.default_now())
+            send = verdicts.Send(state.SCHEDULED, at, "", 0, None)
+            headers = headers_of(after, send, at.isoformat())
+            options = options_of(after.options, headers, after.own_task_id(at), False)
+            return publish(self, after, options, producer)
         if advance and isinstance(after, RedBeatSchedulerEntry):
             run.successor = after  # an overridden reserve() does not set ``successor``
         headers = {**run.headers, "periodic_task_name": after.name}
@@ -572,13 +599,13 @@ class RedBeatScheduler(Scheduler):
         run.sent, run.error = True, None
         return result
 
-    def _send_outside(self, entry: Any, after: Any, producer: Any) -> AsyncResult:
-        """Send an entry outside a run of a beat: a program's own call, or Celery's entry."""
-        self._tasks_since_sync += 1  # a tick counts its runs itself
+    def _send_foreign(self, entry: Any, producer: Any, advance: bool) -> Any:
+        """Send an entry that is not RedBeat's; its object remembers the run."""
+        after = self.reserve(entry) if advance else entry
         headers = {"periodic_task_name": after.name}
+        self._tasks_since_sync += 1
         result = publish(self, after, options_of(after.options, headers, None, False), producer)
-        if not is_redbeat_entry(entry) and isinstance(entry, ScheduleEntry):
-            # Nothing is stored: the object remembers the run.
+        if isinstance(entry, ScheduleEntry):
             entry.last_run_at, entry.total_run_count = after.last_run_at, after.total_run_count
         return result
 
@@ -724,6 +751,19 @@ class RedBeatScheduler(Scheduler):
         if conf.shards > 1:
             lines.append(f"       . shards -> {conf.shards}")
         return "\n".join(lines)
+
+
+class DueEntries(dict[str, Any]):
+    """The due entries, for a subclass's ``setup_schedule``; new ones are not stored in Redis."""
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        logger.warning(UNUSED, f"schedule[{name!r:.60}]")
+        super().__setitem__(name, entry)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add entries, and warn that they are not stored."""
+        logger.warning(UNUSED, "schedule.update()")
+        super().update(*args, **kwargs)
 
 
 def _due_rows(stores: Iterable[Store]) -> tuple[list[Row], float]:

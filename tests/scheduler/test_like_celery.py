@@ -187,6 +187,59 @@ def test_the_sync_of_a_class_is_called_after_its_number_of_tasks(world: World) -
 ENTRIES = {"job": {"task": "t", "schedule": 60}}
 
 
+def assigns(scheduler: Any) -> None:
+    scheduler.schedule = ENTRIES
+
+
+def sets_data(scheduler: Any) -> None:
+    scheduler.data = ENTRIES
+
+
+def adds_an_item(scheduler: Any) -> None:
+    scheduler.schedule["job"] = scheduler.Entry("job", "t", 60, app=scheduler.app)
+
+
+#: What setup_schedule() does in Celery's guide and in Celery's own schedulers.
+WAYS = {
+    "schedule['job'] ": lambda scheduler: scheduler.merge_inplace(ENTRIES),
+    "schedule.update()": lambda scheduler: scheduler.schedule.update(ENTRIES),
+    "schedule['job']": adds_an_item,
+    "an assignment to schedule": assigns,
+    "an assignment to schedule or data": sets_data,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_entries_that_would_not_be_stored_are_warned_about(
+    world: World, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Celery keeps a mapping in the scheduler, RedBeat the entries in Redis."""
+
+    def setup_schedule(scheduler: Any) -> None:
+        scheduler._store = {"entries": ENTRIES}  # noqa: SLF001 - as Celery's PersistentScheduler
+        WAYS[way](scheduler)
+        scheduler.install_default_entries(scheduler.schedule)
+        scheduler.sync()
+
+    scheduler = world.scheduler_of(of_class(setup_schedule=setup_schedule))
+    scheduler.tick()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"beat: {way}")
+    assert "adds no entries: call update_from_dict()" in line
+
+
+def test_entries_that_are_given_later_are_warned_about(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = world.scheduler()
+    scheduler.schedule = {}
+    assert caplog.messages == []
+    scheduler.schedule = ENTRIES
+    world.scheduler(schedule=ENTRIES)
+    assert [text for text in caplog.messages if "update_from_dict()" not in text] == []
+    assert len(caplog.messages) == 2
+
+
 def test_entries_that_are_merged_into_an_own_mapping_run(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
