@@ -245,7 +245,7 @@ def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
 
 def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
-    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind"}
+    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind", "le"}
     assert {*re.findall(r'kind="(\w+)"', asked)} <= {*KINDS}
     states = set(re.findall(r'state="(\w+)"', asked))
     assert states <= {*STATES}
@@ -282,9 +282,9 @@ ALL_IS_WELL = {
     "redbeat_clock_offset_seconds": "-0.1x30",
     'redbeat_entries{state="quarantined"}': "0x30",
     'redbeat_entries{state="failing"}': "0x30",
-    'redbeat_lateness_seconds_bucket{le="0.1"}': "0+9x30",
-    'redbeat_lateness_seconds_bucket{le="30.0"}': "0+9x30",
-    'redbeat_lateness_seconds_bucket{le="+Inf"}': "0+9x30",
+    'redbeat_lateness_seconds_bucket{le="10.0"}': "0+9x30",
+    "redbeat_lateness_seconds_count": "0+9x30",
+    "redbeat_beats": "2x30",
 }
 TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
     "well": ({}, set()),
@@ -292,11 +292,13 @@ TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
     "nothing due": ({"redbeat_dispatched_total": "7x30", "redbeat_due_entries": "0x30"}, set()),
     "waiting": ({"redbeat_most_late_seconds": "61x30"}, {"RedBeatLate"}),
     "late": (
-        {'redbeat_lateness_seconds_bucket{le="0.1"}': "0x30"},
+        {'redbeat_lateness_seconds_bucket{le="10.0"}': "0+8x30"},
         {"RedBeatDispatchesLate"},
     ),
     "no leader": ({"redbeat_leader": "0x30"}, {"RedBeatNoLeader"}),
     "nobody": (dict.fromkeys(ALL_IS_WELL, "_x30"), {"RedBeatNotScraped"}),
+    "gone": (dict.fromkeys(ALL_IS_WELL, "1x5 stale"), {"RedBeatNotScraped", "RedBeatGone"}),
+    "alone": ({"redbeat_beats": "1x30"}, {"RedBeatFewBeats"}),
     "no redis": ({"redbeat_redis_up": "0x30"}, {"RedBeatRedisAway"}),
     "no broker": ({"redbeat_broker_up": "0x30"}, {"RedBeatBrokerAway"}),
     "failing": ({'redbeat_entries{state="failing"}': "1x30"}, {"RedBeatFailingEntries"}),

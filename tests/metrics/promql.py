@@ -1,8 +1,9 @@
 """Evaluates the expressions of our alert rules over two scrapes that are a minute apart.
 
-It knows what the rules use: ``absent``, ``abs``, ``increase``, ``rate``, ``histogram_quantile``,
-``max``, ``min`` and ``sum``, a comparison with a number, and ``unless``. Any other expression is an
-error. The counters are assumed to go on as between the two scrapes.
+It knows what the rules use: ``absent``, ``abs``, ``increase``, ``last_over_time``, ``max``,
+``min``, ``sum`` and ``group``, a comparison with a number or with another vector times a number,
+and ``unless``. Any other expression is an error. Counters are assumed to go on as between the two
+scrapes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ __all__ = ("Scrapes", "evaluate")
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 
-TOKEN: Final = re.compile(r'\s*(\d+(?:\.\d+)?[sm]?|"[^"]*"|[a-z_]\w*|[{}()\[\],=<>])', re.ASCII)
+TOKEN: Final = re.compile(r'\s*(\d+(?:\.\d+)?[smd]?|"[^"]*"|[a-z_]\w*|[{}()\[\],=<>*])', re.ASCII)
 AGGREGATES: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "max": max,
     "min": min,
     "sum": sum,
+    "group": lambda _values: 1.0,
 }
 COMPARISONS: Final = {"<": operator.lt, ">": operator.gt}
 
@@ -90,7 +92,16 @@ class Reader:
         if not self.next_is(*COMPARISONS):
             return vector
         compare, number = COMPARISONS[self.take()], self.number()
-        return {labels: value for labels, value in vector.items() if compare(value, number)}
+        if self.next_is("*"):
+            self.take()
+            limits = {labels: number * value for labels, value in self.vector().items()}
+        else:
+            limits = dict.fromkeys(vector, number)
+        return {
+            labels: value
+            for labels, value in vector.items()
+            if labels in limits and compare(value, limits[labels])
+        }
 
     def number(self) -> float:
         """Read a number."""
@@ -112,12 +123,11 @@ class Reader:
 
     def function(self, name: str) -> Vector:
         """Read the arguments of a function, and return its result."""
-        if name in ("increase", "rate"):
-            return self.growth(per_second=name == "rate")
-        if name == "histogram_quantile":
-            quantile = self.number()
-            self.take(",")
-            return quantiles(quantile, self.vector())
+        if name == "increase":
+            return self.growth()
+        if name == "last_over_time":
+            before, after = self.both()
+            return {**before, **after}
         vector = self.vector()
         if name == "absent":
             return {} if vector else {frozenset(): 1.0}
@@ -139,22 +149,22 @@ class Reader:
         self.take(")")
         return {labels: function(values) for labels, values in groups.items()}
 
-    def growth(self, per_second: bool) -> Vector:
-        """Read a metric with a range, and return its growth in this range or per second."""
+    def growth(self) -> Vector:
+        """Read a metric with a range, and return its growth within a minute."""
+        before, after = self.both()
+        return {labels: after[labels] - before[labels] for labels in after.keys() & before.keys()}
+
+    def both(self) -> tuple[Vector, Vector]:
+        """Read a metric with a range, and return its samples of both scrapes."""
         name = self.take()
         tokens = [*self.tokens]
         before = self.metric(name, self.scrapes.first)
         self.tokens = tokens
         after = self.metric(name, self.scrapes.second)
         self.take("[")
-        minutes = int(self.take().removesuffix("m"))
+        self.take()
         self.take("]")
-        factor = 1 / 60 if per_second else minutes
-        return {
-            labels: (value - before[labels]) * factor
-            for labels, value in after.items()
-            if labels in before
-        }
+        return before, after
 
     def metric(self, name: str, scrape: dict[str, Vector]) -> Vector:
         """Read the labels after the name of a metric, and return its samples."""
@@ -167,22 +177,3 @@ class Reader:
             self.take("}")
         found = scrape.get(name, {})
         return {labels: value for labels, value in found.items() if wanted <= labels}
-
-
-def quantiles(quantile: float, buckets: Vector) -> Vector:
-    """Return the bound of the bucket with the quantile, for each group of buckets.
-
-    Prometheus interpolates within the bucket; no rule depends on that.
-    """
-    groups: dict[Labels, list[tuple[float, float]]] = {}
-    for labels, value in buckets.items():
-        fields = dict(labels)
-        bound = float(fields.pop("le"))
-        groups.setdefault(frozenset(fields.items()), []).append((bound, value))
-    found: Vector = {}
-    for labels, counts in groups.items():
-        counts.sort()
-        total = counts[-1][1]
-        if total:
-            found[labels] = next(bound for bound, count in counts if count >= quantile * total)
-    return found
