@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from redis.exceptions import RedisError
 from redbeat import errors
 from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.text import columns, moment
+from redbeat.presentation.text import Room, columns, moment
 from redbeat.printing import printable, warnings_to
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
@@ -175,9 +176,12 @@ class Console:
         titles: Sequence[str],
         as_row: Callable[[Any], Sequence[str]],
         nothing: str = "",
+        optional: Sequence[str] = (),
+        cut: Sequence[str] = (),
     ) -> int:
         """Print each item as an object with ``--json``, otherwise print a table of all items.
 
+        See :meth:`table` for ``optional`` and ``cut``.
         The message ``nothing`` is printed instead of an empty table. Returns the number of rows.
         """
         if self.as_json:
@@ -186,7 +190,7 @@ class Console:
             return 0
         rows = list(map(as_row, items))
         if rows:
-            self.table(titles, rows)
+            self.table(titles, rows, optional, cut)
         elif nothing:
             self.note(nothing)
         return len(rows)
@@ -210,9 +214,21 @@ class Console:
         """Return the state of an entry as coloured text; ``scheduled`` has no colour."""
         return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
-    def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows in aligned columns, below the column titles."""
-        title, *lines = columns([map(_escaped, row) for row in (titles, *rows)])
+    def table(
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        optional: Sequence[str] = (),
+        cut: Sequence[str] = (),
+    ) -> None:
+        """Print rows in aligned columns, below the column titles.
+
+        On a terminal, ``optional`` columns are left out, and some are cut, if they need more room.
+        """
+        room = None
+        if sys.stdout.isatty():
+            room = Room(shutil.get_terminal_size().columns, optional, cut)
+        title, *lines = columns([map(_escaped, row) for row in (titles, *rows)], room)
         self.write(Styled("".join(title), bold=True))
         for line in lines:
             self.write(*line)

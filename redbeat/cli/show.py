@@ -33,9 +33,6 @@ from .options import INSTANT, entry_names, existing, load, option
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
-#: Maximum length of a column, in characters. The command ``show`` prints the full text.
-MAX_WIDTH: Final = 40
-
 #: The name of the app that Celery makes for a command without -A.
 DEFAULT_APP: Final = "default"
 
@@ -94,7 +91,8 @@ def list_(
         records = find.in_order(console.schedule, filters, sort, limit)
     titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
     row = partial(_row, console)
-    count = console.items(records, as_json.record_json, titles, row)
+    optional, cut = ("KIND", "RUNS"), ("NAME", "TASK", "SCHEDULE")
+    count = console.items(records, as_json.record_json, titles, row, "", optional, cut)
     if not count and not console.as_json:
         console.note(_nothing(console))
     if count == limit:
@@ -140,13 +138,13 @@ def history(console: Console, name: str) -> None:
 def _row(console: Console, record: Record) -> tuple[str, ...]:
     name, kind = console.name(record.name), "static" if record.static else "dynamic"
     if record.entry is None:
-        problem = text.clipped(console.name(record.problem or "-"), MAX_WIDTH)
+        problem = console.name(record.problem or "-")
         return name, "-", problem, console.state(record.state), kind, "-", "-"
     entry = record.entry
     return (
         name,
-        text.clipped(console.name(entry.task), MAX_WIDTH),
-        text.clipped(describe.timing_text(entry), MAX_WIDTH),
+        console.name(entry.task),
+        describe.timing_text(entry),
         console.state(record.state),
         kind,
         console.time(record.due_at),
@@ -212,4 +210,4 @@ def _print_history(
 
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
     nothing = f"{entry.name} has no recorded runs yet"
-    console.items(occurrences, as_object, titles, row, nothing)
+    console.items(occurrences, as_object, titles, row, nothing, ("TASK ID", "LATE"), ("RESULT",))

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 GAP: Final = "  "
 
@@ -32,21 +32,62 @@ def clipped(text: str, length: int) -> str:
 MAX_COLUMN: Final = 200
 
 
-def columns(rows: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return one line for each row, with aligned columns.
+#: A column that may be cut has at least this number of characters.
+SHORTEST_COLUMN: Final = 12
+
+
+class Room(NamedTuple):
+    """How a table is made to fit on a terminal.
+
+    If a line would have more than ``most`` characters, the columns with the titles ``optional`` are
+    left out, the first one first, and those with the titles ``cut`` are cut.
+    """
+
+    most: int
+    optional: Sequence[str] = ()
+    cut: Sequence[str] = ()
+
+
+def columns(rows: Iterable[Iterable[str]], room: Room | None = None) -> list[list[str]]:
+    """Return one line for each row, with aligned columns; the first row has the titles.
 
     A line is a list of the cells and of the spaces between the cells.
     """
-    cells = [tuple(row) for row in rows]
-    sizes = [[width_of(cell) for cell in row] for row in cells]
-    widths = [min(max(column), MAX_COLUMN) for column in zip(*sizes, strict=True)]
-    return [_line(row, size, widths) for row, size in zip(cells, sizes, strict=True)]
+    table = [*zip(*rows, strict=True)]
+    if room is not None:
+        table = _fitted(table, room)
+    widths = [*map(_width, table)]
+    return [_line(row, widths) for row in zip(*table, strict=True)]
 
 
-def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> list[str]:
+def _width(column: Iterable[str]) -> int:
+    return min(max(map(width_of, column)), MAX_COLUMN)
+
+
+def _fitted(table: list[tuple[str, ...]], room: Room) -> list[tuple[str, ...]]:
+    """Return the columns of a table that fit into the room, if that is possible."""
+    left = [*room.optional]
+    while True:
+        widths = {column[0]: _width(column) for column in table}
+        shortest = {title: min(widths[title], SHORTEST_COLUMN) for title in room.cut}
+        most = room.most - len(GAP) * (len(table) - 1)
+        if sum({**widths, **shortest}.values()) <= most or not left:
+            break
+        title = left.pop(0)
+        table = [column for column in table if column[0] != title]
+    while sum(widths.values()) > most and any(widths[one] > SHORTEST_COLUMN for one in room.cut):
+        widths[max(room.cut, key=widths.__getitem__)] -= 1
+    return [_cut(column, widths[column[0]], room) for column in table]
+
+
+def _cut(column: tuple[str, ...], width: int, room: Room) -> tuple[str, ...]:
+    return tuple(clipped(cell, width) for cell in column) if column[0] in room.cut else column
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     line: list[str] = []
-    for cell, size, width in zip(row, sizes, widths, strict=True):
-        line += cell, " " * (width - size) + GAP
+    for cell, width in zip(row, widths, strict=True):
+        line += cell, " " * (width - width_of(cell)) + GAP
     while line and not line[-1].strip():  # remove white space at the end of the line
         line.pop()
     return line
@@ -61,15 +102,8 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> str:
-    """Return an instant as wall-clock time in a time zone, or ``-`` for None.
-
-    The text includes seconds, and also milliseconds if they are not 0.
-    """
-    if instant is None:
-        return "-"
-    local = in_zone(instant, zone)
-    text = local.strftime("%Y-%m-%d %H:%M:%S")
-    return f"{text}.{local.microsecond // 1000:03d}" if local.microsecond >= 1000 else text
+    """Return an instant as wall-clock time in a time zone, to the second, or ``-`` for None."""
+    return "-" if instant is None else in_zone(instant, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def duration(seconds: float) -> str:

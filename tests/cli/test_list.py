@@ -13,7 +13,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
-from tests.cli.commands import CommandResult
+from tests.cli.commands import CommandResult, in_terminal
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.scheduler.clients import CountingRedis, counting_client
@@ -106,6 +106,20 @@ def test_an_empty_schedule(run: Run, make: Make) -> None:
     assert found.err.startswith("None of the 1 entry under the prefix redbeat:")
     assert run("list", "--pattern", "b*", "--json") == CommandResult("", "", 0)
     assert run("list", "--pattern", "b*", before=("-q",)) == CommandResult("", "", 0)
+
+
+def test_a_row_is_one_line_of_a_terminal(redis_url: str, make: Make) -> None:
+    """A pipe gets the whole texts."""
+    make("nightly-report-of-sales", task="proj.tasks.reports.generate_sales_report_of_the_year")
+    for columns in (80, 200):
+        text, code = in_terminal(
+            redis_url, "list", environ={"COLUMNS": str(columns), "TERM": "dumb"}
+        )
+        assert code == 0
+        title, row, *_ = text.splitlines()
+        assert max(len(title), len(row)) <= columns, text
+        assert ("KIND" in title) is (columns == 200)
+        assert ("generate_sales_report_of_the_year" in row) is (columns == 200)
 
 
 def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
