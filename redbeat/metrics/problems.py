@@ -91,7 +91,7 @@ class Finding:
     """A problem of a schedule.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: one of the kinds that :ref:`doctor <doctor>` lists.
         key: the Redis key of the entry, or "" for a problem of the whole schedule.
         problem: what is wrong.
         remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
