@@ -119,7 +119,10 @@ class WakeUp:
             logger.debug("beat: Could not close the wake-up connection: %r", error)
 
     def _receives(self, expected: bytes, seconds: float) -> bool:
-        """Wait up to ``seconds`` for a message; return whether the message is ``expected``."""
+        """Wait up to ``seconds`` for a message; return whether the message is ``expected``.
+
+        Also true after a long silence: the next tick subscribes again, and misses nothing.
+        """
         if self._pubsub is None:
             if seconds:
                 self._sleep(seconds)
@@ -132,9 +135,10 @@ class WakeUp:
             self._lost(error)
             return False
         if message is None:
-            if self._clock() - self._received_at >= LONGEST_SILENCE:
+            is_silent = self._clock() - self._received_at >= LONGEST_SILENCE
+            if is_silent:
                 self._lost("silent")
-            return False
+            return is_silent
         self._received_at = self._clock()
         data = message.get("data")
         data = data.encode() if isinstance(data, str) else data

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redbeat.codec.stored import bytes_of, is_valid_text, score_in, text_of
+from redbeat.codec.stored import bytes_of, is_valid_text, score_in
 from redbeat.storage.words import CALENDARS, SCORE
 
 #: This number of random bytes makes twelve characters.
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     @classmethod
     def read(cls, text: bytes) -> Row:
         """Return the row in the JSON of a script; bytes that are not UTF-8 become surrogates."""
-        return cls(**json.loads(text_of(text)))
+        return cls(**json.loads(text.decode("utf-8", "surrogateescape")))
 
     @property
     def due(self) -> float | None:

@@ -79,7 +79,7 @@ states = st.builds(
         st.integers(0, 99),
         st.none() | times,
     ),
-    st.none() | st.builds(Running, texts, times),
+    st.none() | st.builds(Running, texts, times, times, st.integers(0, 9)),
     st.none() | st.builds(Failing, times, st.integers(0, 99), texts, times, times, texts),
     st.lists(triggers | st.just(FILLING), max_size=3).map(tuple),
     st.lists(texts, max_size=3).map(tuple),

@@ -77,7 +77,7 @@ def test_all_metrics_have_the_documented_names(project: Project) -> None:
     scrape = target.wait_for(1, "redbeat_dispatched_total")
     found = {name for name in scrape.names if name.startswith("redbeat_")}
     rare = {name for name in own_names() if name.startswith("redbeat_entry_")}
-    rare.add("redbeat_overdue_entry_seconds")
+    rare |= {"redbeat_overdue_entry_seconds", "redbeat_problem"}
     assert own_names() - found == rare - {"redbeat_entry_dispatched_total"}
     assert found <= own_names()
     for family in scrape.families:

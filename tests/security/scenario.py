@@ -61,16 +61,9 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, trigger, list and delete; read the quarantine.
-
-        At first the key of the sorted set is another key, and an error is to say which.
-        """
+        """Save, load, reschedule, rank, pause, trigger, list and delete; read the quarantine."""
         app = self._app()
         schedule = Schedule(app)
-        self.admin.set(SCHEDULE, "x")
-        with suppress(redis.RedisError):
-            list(schedule)
-        self.admin.delete(SCHEDULE)
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
             entry.save,
@@ -97,10 +90,17 @@ class Scenario:
         schedule.delete_calendar("days-off")
 
     def lead(self) -> None:
-        """Run a leader with static entries and with every kind of damaged entry."""
+        """Run a leader with static entries and with every kind of damaged entry.
+
+        For one tick the key of the sorted set is another key, and the log is to say which.
+        """
         schedule = {"static": {"task": "t", "schedule": 3600}}
         beat = self._beat(beat_schedule=schedule)
         beat.tick()
+        self.admin.rename(SCHEDULE, "kept")
+        self.admin.set(SCHEDULE, "x")
+        beat.tick()
+        self.admin.rename("kept", SCHEDULE)
         with suppress(redis.RedisError):
             list(Schedule(beat.app).records())
         self._put("bad", "{")
