@@ -16,6 +16,7 @@ from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries import edits, status
 from redbeat.entries.calendars import decode_calendars
+from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of
@@ -77,7 +78,9 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
         findings = [
-            finding for row in page.rows for finding in _of_row(row, schedule, calendars, page.now)
+            found
+            for row in page.rows
+            for found in _of_row(row, schedule, conf, calendars, page.now)
         ]
         if fix:
             for kind, repair in REPAIRS.items():
@@ -102,7 +105,11 @@ def _eviction(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_row(
-    row: Row, schedule: Schedule, calendars: Mapping[str, str], now: float
+    row: Row,
+    schedule: Schedule,
+    conf: RedBeatConfig,
+    calendars: Mapping[str, str],
+    now: float,
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.unreadable:
@@ -116,7 +123,8 @@ def _of_row(
     overdue = status.overdue_of(row, row.key, now)
     if overdue is not None:
         yield finding("overdue", overdue_text(overdue), key)
-    failures = [*_failures(row, now), *_failed_runs(row, ensure_conf(schedule.app), now)]
+    kept = status.shown_state(row, now)
+    failures = [*_failures(row, kept, now), *_failed_runs(key, kept, conf)]
     try:
         entry = _entry_of(row, schedule)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
@@ -135,8 +143,8 @@ def _of_row(
         yield replace(finding("score", problem, row.key), fixable=True)
 
 
-def _failures(row: Row, now: float) -> list[Finding]:
-    failing = status.failing_of(row, status.shown_state(row, now), now)
+def _failures(row: Row, kept: State, now: float) -> list[Finding]:
+    failing = status.failing_of(row, kept, now)
     if failing is None:
         return []
     since = failing.first_at.isoformat(" ", "seconds")
@@ -146,13 +154,12 @@ def _failures(row: Row, now: float) -> list[Finding]:
     return [finding("failing", problem, encodable(row.key))]
 
 
-def _failed_runs(row: Row, conf: RedBeatConfig, now: float) -> Iterator[Finding]:
-    state = status.shown_state(row, now)
-    failures, pause = state.results.failures, state.pause
+def _failed_runs(key: str, kept: State, conf: RedBeatConfig) -> Iterator[Finding]:
+    failures, pause = kept.results.failures, kept.pause
     if pause is not None and pause.by == "pause_after_failures":
-        yield finding("failed", f"is paused: {pause.note}", encodable(row.key))
+        yield finding("failed", f"is paused: {pause.note}", key)
     elif failures >= conf.max_failures:
-        yield finding("failed", f"fails: its last {failures} runs failed", encodable(row.key))
+        yield finding("failed", f"fails: its last {failures} runs failed", key)
 
 
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"

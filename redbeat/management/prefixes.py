@@ -122,8 +122,8 @@ def copy_prefix(
     if delete:
         result.deleted = result.copied + result.same
     if delete and not dry_run:
-        client.delete(source.calendars, source.calendar_users)
-        client.delete(source.expected, source.failing, source.failed)
+        indexes = source.expected, source.failing, source.failed
+        client.delete(source.calendars, source.calendar_users, *indexes)
     return result
 
 

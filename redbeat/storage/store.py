@@ -140,10 +140,8 @@ class Store(reading.Reading):
             waits = bool(request.changes) and self._replicas.required
             then = self._replicas.wait if waits else None
             read = load_script("turn").begin(self.client, keys, args, then)
-        else:
-            read = partial(
-                load_script("turn"), self.client, keys, args
-            )  # with the retries of the client
+        else:  # with the retries of the client
+            read = partial(load_script("turn"), self.client, keys, args)
         return lambda: self._reply(request, texts, read())
 
     def say(self, key: str, line: str, *, kind: str, age: float | None = None) -> str:

@@ -6,7 +6,6 @@ the number in the test too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import timedelta
 from math import ceil
@@ -16,16 +15,13 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.reading import BATCH
-from tests.deployments import PREFIX
 
 from .clients import CountingRedis
-from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
+from .conftest import Clock, RecordingScheduler, World
 from .costs import Cost, Meter
 
 #: Some counters depend on the kind of server. For example, a master also sends data to replicas.
 pytestmark = pytest.mark.standalone
-
-HOUR = 3600.0
 
 #: Each cost is measured with these numbers of entries.
 COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
@@ -50,27 +46,6 @@ def leading(world: World) -> RecordingScheduler:
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
-
-
-def seed(world: World, count: int) -> None:
-    """Store due entries of a typical size. Their last run was an hour ago."""
-    meta = json.dumps({"last_run_at": datetime_json(world.ago(HOUR + 1)), "total_run_count": 1})
-    score = world.now() - 1
-    pipeline = world.client.pipeline(transaction=False)
-    for number in range(count):
-        definition = {
-            "name": f"entry-{number:06}",
-            "task": "tasks.report",
-            "args": [number],
-            "kwargs": {"three": 3},
-            "options": {},
-            "schedule": interval_json(HOUR),
-            "enabled": True,
-        }
-        key = f"{PREFIX}entry-{number:06}"
-        pipeline.hset(key, mapping={"definition": json.dumps(definition), "meta": meta})
-        pipeline.zadd(SCHEDULE, {key: score})
-    pipeline.execute()
 
 
 def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
