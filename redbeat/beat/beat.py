@@ -599,7 +599,8 @@ class Beat:
         """
         first = self._missing.setdefault(row.key, now)
         if now - first < MISSING_FOR:
-            self._turn.add(Change(row.key, score=first + MISSING_FOR), None)
+            later = Change(row.key, expect=digest_of(row), score=first + MISSING_FOR)
+            self._turn.add(later, None)
             return
         del self._missing[row.key]
         if self._store.keys.name_of(row.key) in self.sync.statics.names:

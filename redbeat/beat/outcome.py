@@ -112,9 +112,10 @@ class Outcome:
             and run.row.state is not None
             and not (run.verdict.take or rest.end or rest.meta or rest.outcome or rest.waits)
         ):
-            # Nothing but the score: a mark would let the owner of a live hold differ. An entry
-            # without a state has none, and gets one: it says that this score is ours.
-            return Change(run.row.key, score=rest.score)
+            # Nothing but the score: a mark would let the owner of a live hold differ, who may have
+            # recorded its run since. An entry without a state has none, and gets one: it says that
+            # this score is ours.
+            return Change(run.row.key, expect=digest_of(run.row), score=rest.score)
         return self._guarded(self._change(run, rest, mark_run=False), run)
 
     def put_back(self, run: Run, score: float, failing: states.Failing | None = None) -> Change:

@@ -293,6 +293,26 @@ class TestHolds:
         assert hold is not None
         assert world.client.zscore(SCHEDULE, key) == pytest.approx(hold.until, abs=0.001)
 
+    def test_a_beat_that_waits_for_a_hold_leaves_the_next_time_alone(self, world: World) -> None:
+        """The owner records its run between the other beat's look and its change."""
+        world.app.conf.redbeat_lock_key = None
+        owner, other = world.beat(), world.beat()
+        key = world.put("e")
+        kill_at(owner, lambda change: change.key == key and "meta" in change.set)
+        world.client.zadd(SCHEDULE, {key: world.now - 1})
+
+        def record_before(request: Request) -> None:
+            if any(change.key == key for change in request.changes):
+                other.store.before.clear()
+                owner.store.before.clear()
+                owner.tick()
+
+        other.store.before.append(record_before)
+        run_until_idle(other)
+
+        assert world.runs(key) == len(world.messages) == 1
+        assert world.client.zscore(SCHEDULE, key) == pytest.approx(world.now + 3600, abs=60)
+
     @staticmethod
     def end_hold(world: World, key: str) -> None:
         """Let the hold of an entry end now: write the state with an earlier time."""
@@ -443,6 +463,21 @@ def test_a_member_without_a_hash_goes_after_some_seconds(
     beat.tick()
     beat.tick()
     assert world.client.zscore(SCHEDULE, "redbeat:gone") is None
+
+
+def test_an_entry_whose_hash_comes_between_look_and_change_is_sent_at_once(world: World) -> None:
+    world.client.zadd(SCHEDULE, {"redbeat:e": 0})
+    beat = world.beat()
+
+    def write_before(request: Request) -> None:
+        if any(change.key == "redbeat:e" for change in request.changes):
+            beat.store.before.clear()
+            world.put("e")
+
+    beat.store.before.append(write_before)
+    run_until_idle(beat)
+
+    assert [message.name for message in world.messages] == ["e"]
 
 
 def test_a_tick_that_is_over_publishes_what_it_holds(world: World) -> None:

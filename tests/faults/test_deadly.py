@@ -99,12 +99,12 @@ def findings(app: Celery) -> set[str]:
 class Supervisor:
     """Starts each beat again some seconds after it has ended, as service managers do."""
 
-    def __init__(self, beats: Beats, ledger: Ledger, most_deaths: int) -> None:
-        self.beats, self.ledger, self.deaths, self.most_deaths = beats, ledger, 0, most_deaths
+    def __init__(self, beats: Beats, schedule: Schedule, most_deaths: int) -> None:
+        self.beats, self.schedule, self.deaths, self.most_deaths = beats, schedule, 0, most_deaths
         #: When to start each beat that has ended, in monotonic seconds.
         self.start_at: dict[int, float] = {}
-        #: The number of messages before the last beat ended.
-        self.before = 0
+        #: The time of Redis when the last beat ended.
+        self.ended_at = 0.0
 
     def holds(self, condition: Callable[[], bool]) -> bool:
         """Start the beats that have ended, and return whether the condition holds."""
@@ -112,7 +112,7 @@ class Supervisor:
             if self.beats[number].is_alive:
                 continue
             if number not in self.start_at:
-                self.deaths, self.before = self.deaths + 1, len(self.ledger)
+                self.deaths, self.ended_at = self.deaths + 1, self.schedule.now()
                 self.start_at[number] = time.monotonic() + RESTART_DELAY
             elif time.monotonic() >= self.start_at[number]:
                 del self.start_at[number]
@@ -142,14 +142,15 @@ def test_an_entry_that_ends_the_process_is_set_aside(
     beats.start_many(
         2, settings={**SETTINGS, **({} if locked else {"redbeat_lock_key": None})}, wrapper=wrapper
     )
-    supervisor = Supervisor(beats, ledger, MOST_DEATHS[locked])
+    supervisor = Supervisor(beats, schedule, MOST_DEATHS[locked])
     schedule.put(GOOD, 1.0)
     put_odd(schedule, dies=True)
     named = partial(complaints, beats)
     wait_until(lambda: supervisor.holds(lambda: bool(named())), DEADLINE, "a line about the entry")
 
     def all_run() -> bool:  # also those that a dead beat held
-        return {*GOOD} <= {one.entry for one in ledger.since(supervisor.before)}
+        after = supervisor.ended_at
+        return {*GOOD} <= {one.entry for one in ledger.messages if (one.scheduled_at or 0) > after}
 
     wait_until(lambda: supervisor.holds(all_run), DEADLINE, "messages of all good entries")
     deaths, until = supervisor.deaths, schedule.now() + STEADY

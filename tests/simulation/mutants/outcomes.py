@@ -43,6 +43,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "rest-over-a-record",
+        "A beat that waits for another's hold moves the entry although the run was recorded.",
+        "beat/outcome.py",
+        "return Change(run.row.key, expect=digest_of(run.row), score=rest.score)",
+        "return Change(run.row.key, score=rest.score)",
+        ("tests/beat/test_beat.py",),
+    ),
+    Mutant(
+        "wait-over-a-hash",
+        "An entry whose hash was written since the look waits as if it were missing.",
+        "beat/beat.py",
+        "later = Change(row.key, expect=digest_of(row), score=first + MISSING_FOR)",
+        "later = Change(row.key, score=first + MISSING_FOR)",
+        ("tests/beat/test_beat.py",),
+    ),
+    Mutant(
         "sent-after-the-claim",
         "A held run is sent although its hold may have been taken over.",
         "beat/beat.py",
