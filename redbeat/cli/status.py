@@ -13,7 +13,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.management import as_json
 from redbeat.management.doctor import examine
 from redbeat.management.status import Shard
-from redbeat.metrics.problems import MAX_LATE, Finding, finding
+from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 from redbeat.schedule import Status
@@ -37,8 +37,9 @@ MAX_CLOCK_OFFSET: Final = 1.0
 def status(console: Console, max_late: float) -> None:
     """Show active beats, entry counts and lateness.
 
-    The exit code is 1 if there is a problem. Examples of problems are that no beat is active, that
-    an entry is late by more than --max-late, or that an entry had no success within expect_within.
+    The exit code is 1 if there is a problem, which is more than a warning. Examples of problems are
+    that no beat is active, that an entry is late by more than --max-late, or that an entry had no
+    success within expect_within.
     """
     current = console.schedule.status(max_late)
     if console.as_json:
@@ -46,11 +47,13 @@ def status(console: Console, max_late: float) -> None:
     else:
         console.fields(_fields(console, current))
         for one in current.problems:
-            console.write(Styled(f"PROBLEM: {one.problem}", fg="red", bold=True))
+            what = "PROBLEM" if one.severity == ERROR else "WARNING"
+            console.write(Styled(f"{what}: {one.problem}", fg="red", bold=True))
+            console.write(f"         {one.remedy}")
     if abs(current.clock_offset) > MAX_CLOCK_OFFSET:
         offset = duration(abs(current.clock_offset))
         console.warn(f"the clocks of this host and of Redis differ by {offset}")
-    if current.problems:
+    if not current.healthy:
         console.ctx.exit(EX_UNHEALTHY)
 
 

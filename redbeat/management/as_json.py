@@ -123,8 +123,9 @@ SHOWN: Final = (
 def status_json(status: Status) -> dict[str, Any]:
     """Return the JSON object of a schedule's status and problems."""
     return {
-        "healthy": not status.problems,
+        "healthy": status.healthy,
         "problems": [one.problem for one in status.problems],
+        "findings": list(map(finding_json, status.problems)),
         "total": sum(status.entries.values()),
         **{name: plain(getattr(status, name)) for name in SHOWN},
         "redis": {"url": status.redis_url, **status.server},

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
-
-from redis.exceptions import ResponseError
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import seconds_in
@@ -67,11 +64,10 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     problem = checks.layout_problem(conf, store.client)
     if problem:
         yield finding("shards", problem)
-    counts, server = count_entries(store, conf, beats.FORGET_AFTER), store.server()
-    for found in problems_of(counts, conf, server):
+    counts = count_entries(store, conf, beats.FORGET_AFTER)
+    for found in problems_of(counts, conf, store.server()):
         if found.kind not in OF_ENTRIES:  # each entry tells its own
             yield found
-    yield from _eviction(store, conf)
     minutes: Counter[int] = Counter()
     calendars = store.calendars()
     for page in pages_of(store):
@@ -89,16 +85,6 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         yield from findings
     yield from _busy(minutes)
     yield from _outside(store, schedule)
-
-
-# -- server ----------------------------------------------------------------------------------------
-
-
-def _eviction(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
-    with suppress(ResponseError):  # the Redis server of a cloud provider may refuse INFO
-        if conf.key_expiry_check != "ignore" and (found := store.eviction_risk()):
-            problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
-            yield finding("eviction", problem)
 
 
 # -- entries ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from redbeat.codec.stored import instant_in
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue, entries_of, overdue_entries
-from redbeat.metrics.problems import MAX_LATE, Finding, problems_of
+from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, leader_seen, problems_of
 from redbeat.metrics.snapshot import measured_counts
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.storage.keys import layout_of
@@ -93,6 +93,11 @@ class Status:
     overdue: list[Overdue] = field(default_factory=list)
     shards: list[Shard] = field(default_factory=list)
 
+    @property
+    def healthy(self) -> bool:
+        """Whether runs are sent and succeed, as far as is known; a warning may be left."""
+        return not any(one.severity == ERROR for one in self.problems)
+
 
 def status_of(
     app: Celery, clock: Callable[[], float] = time.time, max_late: float = MAX_LATE
@@ -110,7 +115,6 @@ def status_of(
     leader, lockless, standbys = beats_of(counts)
     overdue = overdue_entries(store, counts)
     problems = problems_of(counts, conf, server, overdue, max_late)
-    server.pop("problem", None)
     return Status(
         now=from_timestamp(counts.now),
         leader=leader,
@@ -122,7 +126,7 @@ def status_of(
         most_late=None if counts.first_due is None else max(counts.now - counts.first_due, 0.0),
         clock_offset=clock_offset,
         beat_clock_offset=counts.host_ahead,
-        server=server,
+        server={name: server[name] for name in ("version", "mode") if name in server},
         quarantined=counts.quarantined,
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
@@ -137,17 +141,16 @@ def status_of(
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
     """Return the leader, the other beats that publish runs, and the standbys."""
     leader = BeatInfo.read(counts.holder) if counts.holder else None
-    if leader and leader.host is not None and counts.last_tick is not None:
-        # Redis forgets when a beat was seen, but not when the leader last ticked.
-        leader = leader._replace(last_seen=from_timestamp(counts.last_tick))
+    if leader and leader.host is not None:
+        leader = leader._replace(last_seen=instant_in(leader_seen(counts)))
     lockless: list[BeatInfo] = []
     standbys: list[BeatInfo] = []
     for beat in counts.beats:
         # The time ``beat.seen`` may be invalid, because another program may have written it.
         info = BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))
         if beat.token == counts.holder:
-            leader = info
-        elif beat.locked and beat.token in counts.holders:
+            continue
+        if beat.locked and beat.token in counts.holders:
             lockless.append(info)
         elif beat.seen >= counts.now - SEEN_WITHIN:  # else it was killed
             (standbys if beat.locked else lockless).append(info)

@@ -73,6 +73,9 @@ KINDS: Final[dict[str, Kind]] = {
     "busy": Kind(WARNING, "spread the entries"),
 }
 
+#: What to do about entries that are only counted.
+LISTED: Final = "celery redbeat list --state %s lists them with their errors"
+
 #: The kinds that tell how many entries have a problem, which is each entry's own too.
 OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 
@@ -138,7 +141,8 @@ def problems_of(
         max_late: by how many seconds a due entry may be late.
     """
     stops = [*_of_redis(server, conf)] or [*_of_beats(counts, conf), *_of_a_beat(counts)]
-    return [*stops, *_of_entries(counts, conf, overdue, max_late)]
+    risks = [*_risks(server, conf)]
+    return [*stops, *_of_entries(counts, conf, overdue, max_late), *risks]
 
 
 # -- what stops beats ------------------------------------------------------------------------------
@@ -148,6 +152,11 @@ def _of_redis(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Findin
     """Yield why no beat can write to Redis, by what INFO tells."""
     if problem := server.get("problem"):
         yield finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")
+
+
+def _risks(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Finding]:
+    if conf.key_expiry_check != "ignore" and (risk := server.get("eviction")):
+        yield finding("eviction", f"Redis may evict entries: {risk}")
 
 
 def _of_beats(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
@@ -165,8 +174,7 @@ def _of_beats(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
         yield finding("beats", f"no beat leads {shards}, for example {free[0]}")
     if conf.lock_key and counts.not_locks:
         key = layout_of(conf).lock_key(counts.not_locks[0], conf.lock_key)
-        problem = f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
-        yield finding("lock", encodable(problem))
+        yield finding("lock", encodable(f"the key {key} is not a lock"))
         return
     problem = silent_leader(counts)
     if problem:
@@ -178,10 +186,7 @@ def silent_leader(counts: Counts) -> str:
 
     A killed leader holds the lock until another beat takes over.
     """
-    leader = BeatInfo.read(counts.holder)
-    seen = [beat.seen for beat in counts.beats if beat.token == counts.holder]
-    # Redis forgets when a beat was seen, but not when the leader last ticked.
-    last = seen[0] if seen else counts.last_tick
+    leader, last = BeatInfo.read(counts.holder), leader_seen(counts)
     if leader.since is None or last is None:
         return ""
     # A leader that is starting has the last tick of the leader before it.
@@ -189,7 +194,14 @@ def silent_leader(counts: Counts) -> str:
     if silence <= SILENCE:
         return ""
     name = f"{leader.host}, pid {leader.pid}"
-    return f"the leader ({name}) has not reached Redis for {duration(silence)}; start a beat"
+    return f"the leader ({name}) has not reached Redis for {duration(silence)}"
+
+
+def leader_seen(counts: Counts) -> float | None:
+    """Return the last sign of life of the leader, UNIX seconds; None if nothing is known."""
+    seen = (beat.seen for beat in counts.beats if beat.token == counts.holder)
+    # Redis forgets when a beat was seen, but not when the leader last ticked.
+    return next(seen, counts.last_tick)
 
 
 def _of_a_beat(counts: Counts) -> Iterator[Finding]:
@@ -212,11 +224,11 @@ def _of_entries(
     counts: Counts, conf: RedBeatConfig, overdue: Sequence[Overdue], max_late: float
 ) -> Iterator[Finding]:
     if counts.failing:
-        entries = plural(counts.failing, "entry fails", "entries fail")
-        yield finding("failing", f"{entries}; run celery redbeat list --state failing")
+        entries = plural(counts.failing, "entry has", "entries have")
+        yield finding("failing", f"{entries} a run that cannot be sent", remedy=LISTED % "failing")
     if counts.quarantined:
-        entries = plural(counts.quarantined, "entry is quarantined", "entries are quarantined")
-        yield finding("quarantined", f"{entries}; run celery redbeat list --state quarantined")
+        problem = plural(counts.quarantined, "entry is quarantined", "entries are quarantined")
+        yield finding("quarantined", problem, remedy=LISTED % "quarantined")
     yield from _of_failed(counts, conf)
     late = 0.0 if counts.first_due is None else counts.now - counts.first_due
     if late > max_late:

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -69,6 +70,11 @@ SCAN_COUNT: Final = 2000
 #: The most bytes of a page, and the most failing entries that :meth:`Reading.counts` returns.
 MOST_BYTES: Final = 1 << 22
 MOST_FAILING: Final = 1000
+
+#: The fields of INFO that are "err" after a server could not save its data to disk.
+SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
+
+MEMORY: Final = "maxmemory is %d bytes with the policy %s"
 
 #: At most this number of entries whose last runs failed is read.
 MOST_FAILED: Final = 20
@@ -166,18 +172,43 @@ def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
     return [(text_of(member), int(score_in(score))) for member, score in pairs]
 
 
-def _why_no_writes(info: Mapping[str, Any]) -> str:
-    """Return why a server refuses writes, by its INFO; "" if it takes them."""
+def _memory_in(info: Mapping[str, Any]) -> tuple[int, str]:
+    """Return maxmemory in bytes, and the policy that applies once it is reached."""
+    return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+
+
+def _may_evict(info: Mapping[str, Any]) -> bool:
+    most, policy = _memory_in(info)
+    return bool(most) and policy.startswith("allkeys-")
+
+
+def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
+    """Return why a server refuses writes, by its INFO; "" if it takes them.
+
+    One round trip if it could not save its data.
+    """
     if info.get("role") == "slave" and info.get("slave_read_only", 1):
         master = f"{info.get('master_host')}:{info.get('master_port')}"
         return f"is a read-only replica of {master}"
     if info.get("loading"):
         return "is loading its data"
-    most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
     used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
-    if most and used >= most and not policy.startswith("allkeys"):
-        return f"is full: maxmemory is {most} bytes with the policy {policy}"
+    if 0 < _memory_in(info)[0] <= used and not _may_evict(info):
+        return f"is full: {MEMORY % _memory_in(info)}"
+    unsaved = [name for name in SAVES if info.get(name) == "err"]
+    if unsaved and not _answers_ping(server):
+        return f"takes no writes, because it cannot save its data to disk ({unsaved[0]} is err)"
     return ""
+
+
+def _answers_ping(server: Any) -> bool:
+    """Return whether a server that could not save its data takes writes nevertheless.
+
+    It refuses PING together with writes (MISCONF), unless stop-writes-on-bgsave-error is off.
+    """
+    with suppress(ResponseError):
+        return bool(server.ping())
+    return False
 
 
 def not_an_entry(key: str) -> str:
@@ -429,34 +460,38 @@ class Reading:
     def eviction_risk(self) -> tuple[int, str] | None:
         """Return maxmemory in bytes and the policy of a server that can evict entries, or None.
 
-        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. One round trip.
+        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. One round trip for
+        each server.
         """
-        for part in self.parts:
-            info = part._info("memory")
-            limit, policy = int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
-            if limit and policy.startswith("allkeys-"):
-                return limit, policy
-        return None
+        risks = (_memory_in(info) for _, info in self._infos("memory") if _may_evict(info))
+        return next(risks, None)
 
     def server(self) -> dict[str, str]:
-        """Return the version and the mode of the server from INFO, and why it takes no writes.
+        """Return the version and the mode of the server from INFO, and what is wrong with it.
 
-        The ``problem`` is missing if it takes writes. Returns an empty mapping if the Redis user
-        has no right to run INFO. One round trip.
+        ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries; they are
+        missing if all is well. Returns an empty mapping if the Redis user has no right to run INFO.
+        One round trip for each server, and one more if it could not save its data.
         """
         try:
-            info = self.parts[0]._info("default")
+            found = [*self._infos("default")]
         except ResponseError:
             return {}
+        info = found[0][1]
         # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
-        found = {"version": str(version), "mode": str(mode)}
-        problem = _why_no_writes(info)
-        return {**found, "problem": problem} if problem else found
+        problems = filter(None, (_why_no_writes(info, server) for server, info in found))
+        risks = (MEMORY % _memory_in(info) for _, info in found if _may_evict(info))
+        about = {"problem": next(problems, ""), "eviction": next(risks, "")}
+        known = {name: text for name, text in about.items() if text}
+        return {"version": str(version), "mode": str(mode), **known}
 
-    def _info(self, section: str) -> Any:
-        return node_of(self.client, self.keys.schedule).info(section)
+    def _infos(self, section: str) -> Iterator[tuple[Any, Any]]:
+        """Yield each server of the schedule with its INFO."""
+        nodes = (node_of(self.client, part.keys.schedule) for part in self.parts)
+        for server in dict.fromkeys(nodes):
+            yield server, server.info(section)
 
     # -- rows, pages and counts -----------------------------------------------------------------
 

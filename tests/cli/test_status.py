@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from redbeat.errors import EX_CONFIG
 from redbeat.storage.keys import Layout
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.servers import RedisServer
+from tests.waiting import wait_until
 
 TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
 
@@ -83,9 +86,11 @@ def test_a_leader_that_is_dead(
     ran = run("status", "--json")
     assert ran.code == EX_UNHEALTHY
     (problem,) = ran.json[0]["problems"]
-    dead = r"the leader \(web-1, pid 4711\) has not reached Redis for 4\d.* s; start a beat"
+    dead = r"the leader \(web-1, pid 4711\) has not reached Redis for 4\d.* s"
     assert re.fullmatch(dead, problem)
     assert re.fullmatch(dead, Schedule(app).status().problem)
+    for command in ("status", "doctor"):
+        assert run(command).out.count("start a beat") == 1
 
 
 def test_a_leader_that_starts_has_not_ticked_yet(run: Run, redis_client: redis.Redis) -> None:
@@ -115,8 +120,10 @@ def test_a_key_that_is_not_a_lock(run: Run, redis_client: redis.Redis, value: An
     (found,) = run("status", "--json").json
     assert found["problems"] == [
         "no beat leads",
-        "the key redbeat::lock is not a lock; rename or delete it, or set redbeat_lock_key",
+        "the key redbeat::lock is not a lock",
     ]
+    for command in ("status", "doctor"):
+        assert run(command).out.count("rename or delete the key") == 1
     assert (found["healthy"], found["leader"], found["beats"]) == (False, None, [])
     assert [beat["token"] for beat in found["standbys"]] == [TOKEN]
 
@@ -130,7 +137,7 @@ def test_a_shard_without_a_beat(run: Run, app: Celery, redis_client: redis.Redis
     missing = f"no beat leads 1 of 2 shards, for example {locks[1].removesuffix(':lock')}"
     assert run("status", "--json").json[0]["problems"] == [missing]
     redis_client.hset(locks[1], "a", "b")
-    foreign = f"the key {locks[1]} is not a lock; rename or delete it, or set redbeat_lock_key"
+    foreign = f"the key {locks[1]} is not a lock"
     (found,) = run("status", "--json").json
     assert (found["healthy"], found["problems"]) == (False, [missing, foreign])
     assert [shard["beat"] for shard in found["shards"]] == [TOKEN, ""]
@@ -213,6 +220,46 @@ def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     yield redis_client
     redis_client.replicaof("NO", "ONE")
     redis_client.config_set("maxmemory", 0)
+    redis_client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_server_that_may_evict_entries_is_a_warning(
+    run: Run, app: Celery, server: redis.Redis
+) -> None:
+    """Nothing is lost yet, so the exit code stays 0."""
+    server.set("redbeat::lock", new_token(), ex=60)
+    server.config_set("maxmemory", 1 << 30)
+    server.config_set("maxmemory-policy", "allkeys-lru")
+    ran = run("status")
+    assert ran.code == 0
+    evicts = "Redis may evict entries: maxmemory is 1073741824 bytes with the policy allkeys-lru"
+    assert f"WARNING: {evicts}" in ran.lines
+    (found,) = run("status", "--json").json
+    assert (found["healthy"], found["problems"]) == (True, [evicts])
+    app.conf.redbeat_key_expiry_check = "ignore"
+    app.redbeat_conf = None
+    assert "evict" not in run("status").out
+
+
+@pytest.mark.standalone
+@pytest.mark.parametrize("stops", ["yes", "no"])
+def test_redis_takes_no_writes_after_a_failed_snapshot(
+    run: Run, app: Celery, tmp_path: Path, stops: str
+) -> None:
+    """Unless it is told to go on; INFO alone does not say whether it is."""
+    options = ("--save", "3600 1", "--dir", str(tmp_path), "--stop-writes-on-bgsave-error", stops)
+    with RedisServer(*options) as server, redis.Redis.from_url(server.url) as client:
+        (tmp_path / "dump.rdb").mkdir()  # which no snapshot can replace
+        client.set("redbeat::lock", new_token(), ex=60)
+        client.bgsave()
+        wait_until(lambda: client.info()["rdb_last_bgsave_status"] == "err")
+
+        app.conf.redbeat_redis_url = server.url
+        (found,) = run("status", "--json").json
+
+    told = [problem for problem in found["problems"] if "takes no writes" in problem]
+    assert found["healthy"] == (stops == "no") == (not told)
+    assert "rdb_last_bgsave_status is err" in "".join(told) or stops == "no"
 
 
 @pytest.mark.standalone
@@ -250,8 +297,8 @@ def test_entries_that_do_not_run_are_problems(
     redis_client.zadd(".redbeat::failed", {"redbeat:a": 21, "redbeat:b": 2})
     ran = run("status")
     assert ran.code == EX_UNHEALTHY
-    quarantine = "2 entries are quarantined; run celery redbeat list --state quarantined"
-    assert f"PROBLEM: {quarantine}" in ran.lines
+    at = ran.lines.index("PROBLEM: 2 entries are quarantined")
+    assert "celery redbeat list --state quarantined" in ran.lines[at + 1]
     assert "PROBLEM: the last 21 runs of a failed" in ran.lines
     assert "runs of b" not in ran.out
 

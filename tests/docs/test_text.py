@@ -165,9 +165,9 @@ def test_the_list_of_stored_types_is_complete() -> None:
 
 def test_the_list_of_the_kinds_of_findings_is_complete() -> None:
     text = page_text("cli")
-    repaired = listed(text, "``--fix`` repairs", ".")
+    repaired = listed(text, "``--fix`` repairs", ", but")
     assert repaired == {*REPAIRS}
-    other = listed(text, "It doesn't correct", " and ``settings``.")
+    other = listed(text, "but doesn't correct", " and ``settings``.")
     assert other | {"settings"} == {*KINDS} - repaired
 
 
