@@ -13,7 +13,14 @@ from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.history import Occurrence
 from redbeat.entries.policy import in_utc
-from redbeat.entries.status import QUARANTINED, EntryState, EntryStatus, Record, quarantine_note
+from redbeat.entries.status import (
+    QUARANTINED,
+    EntryState,
+    EntryStatus,
+    LastResult,
+    Record,
+    quarantine_note,
+)
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
 from redbeat.management.apply import Applied, apply, build_entry
@@ -48,6 +55,7 @@ class EntryFilters(TypedDict, total=False):
     static: bool | None
     due_before: datetime | None
     states: Iterable[EntryState] | None
+    last_result: LastResult | None
     limit: int | None
 
 
@@ -195,6 +203,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             static: True for static entries only, False for dynamic entries only.
             due_before: only entries due before this instant; a naive datetime counts as UTC.
             states: only entries in these states.
+            last_result: only entries whose last run went so, see :class:`EntryStatus`.
             limit: the maximum number of records.
         """
         conditions: dict[str, Any] = {**filters}

@@ -73,9 +73,10 @@ def schedule_of(app: Celery) -> Schedule:
     return Schedule(app, entry_class_of(app))
 
 
-#: The colour of each entry state except ``scheduled``.
+#: The colours of states of entries, and of their last runs; the usual ones have none.
 STATE_COLORS: Final = {
     "running": "green",
+    "failed": "red",
     "paused": "yellow",
     "finished": "bright_black",
     "failing": "red",
@@ -211,7 +212,7 @@ class Console:
         self.ctx.obj.error(printable(text))
 
     def state(self, state: str) -> str:
-        """Return the state of an entry as coloured text; ``scheduled`` has no colour."""
+        """Return the state of an entry or of its last run as text, coloured if it is not usual."""
         return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(

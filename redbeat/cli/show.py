@@ -15,7 +15,7 @@ from celery.bin.base import CeleryOption
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
-from redbeat.entries.status import NOT_SCHEDULED, PAUSED, STATES, EntryState
+from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, text
@@ -30,7 +30,7 @@ from .command import Console, command
 from .options import INSTANT, entry_names, existing, load, option
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
-LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
+LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
 #: The name of the app that Celery makes for a command without -A.
@@ -50,6 +50,12 @@ SORTS: Final = ("due", *find.ORDERS)
     multiple=True,
     example="paused",
     help="List only entries in this state. Repeat the option for several states.",
+)
+@option(
+    "--last-result",
+    type=click.Choice(LAST_RESULTS),
+    example="failed",
+    help="List only entries whose last run ended so, as workers report it.",
 )
 @click.option(
     "--static/--dynamic",
@@ -76,13 +82,15 @@ def list_(
     pattern: str | None,
     task: str | None,
     states: tuple[EntryState, ...],
+    last_result: str | None,
     static: bool | None,
     due_before: datetime | None,
     limit: int | None,
     sort: str,
 ) -> None:
     """List entries, the next due entry first."""
-    filters = find.Filter.of(pattern, task, None, static, due_before, states or STATES)
+    conditions = (None, static, due_before, states or STATES, last_result)
+    filters = find.Filter.of(pattern, task, *conditions)
     records: Iterable[Record]
     if sort == "due":
         found = find.Search(console.schedule, filters).pages()
@@ -91,7 +99,7 @@ def list_(
         records = find.in_order(console.schedule, filters, sort, limit)
     titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
     row = partial(_row, console)
-    optional, cut = ("KIND", "RUNS"), ("NAME", "TASK", "SCHEDULE")
+    optional, cut = ("KIND", "RUNS", "TASK", "LAST RESULT"), ("NAME", "TASK", "SCHEDULE")
     count = console.items(records, as_json.record_json, titles, row, "", optional, cut)
     if not count and not console.as_json:
         console.note(_nothing(console))
@@ -136,17 +144,18 @@ def history(console: Console, name: str) -> None:
 
 
 def _row(console: Console, record: Record) -> tuple[str, ...]:
-    name, kind = console.name(record.name), "static" if record.static else "dynamic"
+    name = console.name(record.name)
+    about = console.state(record.last_result or "-"), "static" if record.static else "dynamic"
     if record.entry is None:
         problem = console.name(record.problem or "-")
-        return name, "-", problem, console.state(record.state), kind, "-", "-"
+        return name, "-", problem, console.state(record.state), *about, "-", "-"
     entry = record.entry
     return (
         name,
         console.name(entry.task),
         describe.timing_text(entry),
         console.state(record.state),
-        kind,
+        *about,
         console.time(record.due_at),
         str(entry.total_run_count),
     )
@@ -177,6 +186,7 @@ def _fields(
         yield "Next attempt", console.when(failing.next_attempt_at) or "now"
     yield "Note", status.note or ""
     yield "Due", console.when(status.due_at)
+    yield "Last result", console.state(status.last_result or "")
     yield "Last run", console.when(describe.last_run(entry, occurrences)) or "never"
     yield "Runs", str(entry.total_run_count)
     yield "Backfill", [progress_text(console, one) for one in entry.backfills]

@@ -171,12 +171,14 @@ class Results(NamedTuple):
         failures: failed runs since the last success or since the entry was resumed.
         since: since when a success is expected, UNIX seconds.
         failed: the ids of the last ten failed runs since the last success, newest first.
+        last: how the run ended whose end was reported last, "" if none was.
     """
 
     success: float | None = None
     failures: int = 0
     since: float | None = None
     failed: tuple[str, ...] = ()
+    last: Any = ""
 
 
 NO_RESULTS = Results()
@@ -486,9 +488,9 @@ def _ids(parts: list[Any]) -> tuple[str, ...]:
     return tuple(map(_text, parts))
 
 
-_ended: Final = _parts(
-    Ended, *(_text, _one_of("", *get_args(RunState)), _optional(_seconds), _whole, _error, _seconds)
-)
+_run_state: Final = _one_of("", *get_args(RunState))
+
+_ended: Final = _parts(Ended, *(_text, _run_state, _optional(_seconds), _whole, _error, _seconds))
 
 _fields_of_backfill: Final = _parts(
     Backfill, *(_id, _instant, _instant, _rate, _whole, _whole, _spans, _optional(_seconds))
@@ -498,7 +500,9 @@ _fields_of_backfill: Final = _parts(
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "at": _seconds,
     "running": _parts(Running, _text, _seconds, _seconds, _whole),
-    "results": _parts(Results, _optional(_seconds), _whole, _optional(_seconds), _ids),
+    "results": _parts(
+        Results, *(_optional(_seconds), _whole, _optional(_seconds), _ids, _run_state)
+    ),
     "due": _seconds,
     "hold": _parts(
         Hold,

@@ -45,6 +45,12 @@ STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
 SCHEDULED, RUNNING, FAILING, PAUSED, FINISHED, QUARANTINED, NOT_SCHEDULED = STATES
 
 
+#: How the last run of an entry went; see :class:`EntryStatus`.
+LastResult = Literal["succeeded", "failed", "revoked", "ignored", "running"]
+
+LAST_RESULTS: Final[tuple[LastResult, ...]] = get_args(LastResult)
+
+
 class Overdue(NamedTuple):
     """An entry without a successful run within its ``expect_within`` seconds.
 
@@ -114,6 +120,9 @@ class EntryStatus:
         consecutive_failures: the number of failed runs since the last success, or since the entry
             was resumed.
         overdue: the time without a success if this time exceeds ``expect_within``, otherwise None.
+        last_result: how the run ended whose end a worker reported last: a ``state`` of
+            :class:`RunResult`, but neither ``retried`` nor ``lost``. Without a report it is
+            ``running`` while a run goes on that others must not overlap, otherwise None.
     """
 
     state: EntryState
@@ -124,6 +133,7 @@ class EntryStatus:
     consecutive_failures: int = 0
     failing: Failing | None = None
     overdue: Overdue | None = None
+    last_result: LastResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +143,8 @@ class Record:
     If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If the due run
     could not be sent, ``failing`` contains the failed attempts, and ``problem`` is the last error.
     ``due_at`` is in UTC, None if the entry is never due. :class:`EntryStatus` lists the values of
-    ``state``. ``name`` is printable. ``key`` is the exact Redis key, in which surrogates represent
-    bytes that are not UTF-8.
+    ``state`` and ``last_result``. ``name`` is printable. ``key`` is the exact Redis key, in which
+    surrogates represent bytes that are not UTF-8.
     """
 
     name: str
@@ -146,6 +156,7 @@ class Record:
     failing: Failing | None = None
     key: str = ""
     overdue: Overdue | None = None
+    last_result: LastResult | None = None
 
 
 def how_to_schedule(name: str) -> str:
@@ -202,8 +213,8 @@ def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Re
     failing = failing_of(row, kept, now) if state == FAILING else None
     if failing is not None:
         problem = failing.reason
-    late = overdue_of(row, name, now)
-    return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late)
+    late, last = overdue_of(row, name, now), last_result_of(kept)
+    return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late, last)
 
 
 def status_of(record: Record, row: Row) -> EntryStatus:
@@ -229,7 +240,14 @@ def status_of(record: Record, row: Row) -> EntryStatus:
         reason = f"it is stored, but not in the schedule: {how_to_schedule(record.name)}"
     success, failures = kept.results.success, kept.results.failures
     known = (None if success is None else from_timestamp(success), failures)
-    return EntryStatus(record.state, reason, due_at, note, *known, record.failing, late)
+    last = record.last_result
+    return EntryStatus(record.state, reason, due_at, note, *known, record.failing, late, last)
+
+
+def last_result_of(kept: State) -> LastResult | None:
+    """Return how the last run went, as :class:`EntryStatus` has it."""
+    last: LastResult | None = kept.results.last or None
+    return "running" if last is None and kept.running is not None else last
 
 
 def state_shown(row: Row, kept: State, entry: Any) -> EntryState:

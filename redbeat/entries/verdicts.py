@@ -266,12 +266,13 @@ def take_end(state: State, end: Ended, now: float) -> None:
         state.running = None
     if not end.state:
         return
-    success, failures, since, failed = state.results
+    success, failures, since, failed, last = state.results
     if end.state == SUCCEEDED:
         success, failures, failed = max(end.at, success or 0.0), 0, ()
     elif end.state == FAILED and end.id not in failed:
         failures, failed = failures + 1, _with_id(failed, end.id)
-    state.results = states.Results(success, failures, now if since is None else since, failed)
+    last = last if end.state == RETRIED else end.state
+    state.results = states.Results(success, failures, since or now, failed, last)
 
 
 def _paused(verdict: Verdict, pause: Pause | None) -> Verdict:

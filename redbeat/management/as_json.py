@@ -39,6 +39,7 @@ def _state_json(shown: Record | EntryStatus, static: bool, problem: str | None) 
         "static": static,
         "problem": problem,
         "failing": plain(shown.failing),
+        "last_result": shown.last_result,
     }
 
 

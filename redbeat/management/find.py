@@ -54,6 +54,7 @@ class Filter(NamedTuple):
     due_before: float | None = None
     states: Set[str] | None = None
     fold: bool = False
+    last_result: str | None = None
 
     @classmethod
     def of(
@@ -64,8 +65,9 @@ class Filter(NamedTuple):
         static: bool | None = None,
         due_before: datetime | None = None,
         states: Iterable[str] | None = None,
+        last_result: str | None = None,
     ) -> Filter:
-        """Return a filter; raise :exc:`InvalidEntryError` for an invalid state or time."""
+        """Return a filter; raise :exc:`InvalidEntryError` for an invalid value."""
         before = None if due_before is None else in_utc("due_before", due_before).timestamp()
         if isinstance(states, str):
             states = (states,)
@@ -74,7 +76,8 @@ class Filter(NamedTuple):
         if unknown:
             problem = f"must be among {', '.join(status.STATES)}, not {', '.join(unknown)}"
             raise InvalidEntryError("states", problem)
-        return cls(pattern, task, enabled, static, before, state_set)
+        _check("last_result", last_result, status.LAST_RESULTS)
+        return cls(pattern, task, enabled, static, before, state_set, last_result=last_result)
 
     def matches(self, text: str, pattern: str | None) -> bool:
         """Return whether a text matches a pattern; every text matches the pattern None."""
@@ -113,13 +116,20 @@ class Filter(NamedTuple):
         return self.states is not None and self.states <= PARKED_STATES
 
     def takes(self, record: status.Record) -> bool:
-        """Return whether a record meets the conditions on state, enabled flag and task."""
+        """Return whether a record meets the conditions on what is stored in its hash."""
         entry = record.entry
+        if self.last_result not in (None, record.last_result):
+            return False
         if self.states is not None and record.state not in self.states:
             return False
         if self.enabled is not None and (entry is None or entry.enabled is not self.enabled):
             return False
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
+
+
+def _check(field: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise InvalidEntryError(field, f"must be one of {', '.join(known)}")
 
 
 #: The cursor that comes before all entries that are never due.
@@ -173,6 +183,7 @@ class Query:
         task: text that the task name must contain, or a pattern as in ``name``.
         state: one of :data:`~redbeat.entries.status.STATES`, or None for all states.
         static: whether to find static (true) or dynamic (false) entries, or None for all entries.
+        last_result: one of :data:`~redbeat.entries.status.LAST_RESULTS`, or None for all.
         sort: one of :data:`SORTS`.
     """
 
@@ -181,15 +192,15 @@ class Query:
     state: str | None = None
     static: bool | None = None
     sort: str = "due"
+    last_result: str | None = None
 
     def __post_init__(self) -> None:
         for field, text in (("name", self.name), ("task", self.task)):
             if len(text) > MAX_SEARCH:
                 raise InvalidEntryError(field, f"must have at most {MAX_SEARCH} characters")
-        if self.sort not in SORTS:
-            raise InvalidEntryError("sort", f"must be one of {', '.join(SORTS)}")
-        if self.state is not None and self.state not in status.STATES:
-            raise InvalidEntryError("state", f"must be one of {', '.join(status.STATES)}")
+        _check("sort", self.sort, SORTS)
+        _check("state", self.state, status.STATES)
+        _check("last_result", self.last_result, status.LAST_RESULTS)
 
     @property
     def plain(self) -> bool:
@@ -203,12 +214,13 @@ class Query:
     def filters(self) -> Filter:
         """The conditions of the query as a :class:`Filter`."""
         states = frozenset({self.state}) if self.state else None
-        return Filter(self.name or None, self.task or None, None, self.static, None, states, True)
+        texts = self.name or None, self.task or None
+        return Filter(*texts, None, self.static, None, states, True, self.last_result)
 
     @property
     def decodes(self) -> bool:
         """Whether the conditions can be checked only on decoded entries."""
-        return self.state is not None or bool(self.task)
+        return self.state is not None or bool(self.task) or self.last_result is not None
 
 
 @dataclass(frozen=True, slots=True)

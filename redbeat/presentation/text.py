@@ -40,7 +40,8 @@ class Room(NamedTuple):
     """How a table is made to fit on a terminal.
 
     If a line would have more than ``most`` characters, the columns with the titles ``optional`` are
-    left out, the first one first, and those with the titles ``cut`` are cut.
+    left out, those without values and the first ones first, and those with the titles ``cut`` are
+    cut.
     """
 
     most: int
@@ -66,7 +67,8 @@ def _width(column: Iterable[str]) -> int:
 
 def _fitted(table: list[tuple[str, ...]], room: Room) -> list[tuple[str, ...]]:
     """Return the columns of a table that fit into the room, if that is possible."""
-    left = [*room.optional]
+    empty = {column[0] for column in table if set(column[1:]) <= {"-"}}
+    left = sorted(room.optional, key=lambda title: title not in empty)
     while True:
         widths = {column[0]: _width(column) for column in table}
         shortest = {title: min(widths[title], SHORTEST_COLUMN) for title in room.cut}

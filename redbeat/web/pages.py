@@ -63,6 +63,7 @@ def query_of(args: Mapping[str, str]) -> find.Query:
         task=args.get("task", "").strip(),
         state=args.get("state") or None,
         static=kinds[kind],
+        last_result=args.get("last_result") or None,
         sort=args.get("sort") or "due",
     )
 

@@ -64,6 +64,14 @@ def test_a_table_fits_on_a_terminal(most: int, title: str, line: str) -> None:
     assert texts[1].startswith(line)
 
 
+def test_a_column_without_values_goes_first() -> None:
+    rows = [("NAME", "RESULT", "KIND"), ("a" * 20, "-", "static")]
+    room = Room(24, ("KIND", "RESULT"), ("NAME",))
+    assert "".join(columns(rows, room)[0]).split() == ["NAME", "KIND"]
+    rows.append(("b", "failed", "static"))
+    assert "".join(columns(rows, room)[0]).split() == ["NAME", "RESULT"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

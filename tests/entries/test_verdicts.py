@@ -587,11 +587,32 @@ def test_ends_are_counted_once() -> None:
     entry = Entry(rule_of(HOUR))
     entry.inbox = [ended("a", "failed"), ended("b", "failed"), ended("a", "failed", NOW - 1)]
     entry.turn(NOW)
-    assert entry.now.results == Results(None, 2, NOW, ("b", "a"))
+    assert entry.now.results == Results(None, 2, NOW, ("b", "a"), "failed")
     entry.inbox = [ended("a"), ended("c", at=NOW + 99), ended("b", at=NOW - 9)]
     verdict = entry.turn(NOW + 5)
-    assert entry.now.results == Results(NOW + 5, 0, NOW)
+    assert entry.now.results == Results(NOW + 5, 0, NOW, (), "succeeded")
     assert [(end.id, end.at - NOW) for end in verdict.ends] == [("a", 0.0), ("c", 5.0), ("b", -9.0)]
+
+
+@pytest.mark.parametrize(
+    ("reports", "last"),
+    [
+        (["failed"], "failed"),
+        (["failed", "retried"], "failed"),
+        (["retried", "revoked"], "revoked"),
+        (["failed", "ignored"], "ignored"),
+        (["failed", ""], "failed"),
+        (["retried"], ""),
+    ],
+)
+def test_the_last_result_is_that_of_the_run_whose_end_was_reported_last(
+    reports: list[str], last: str
+) -> None:
+    entry = Entry(rule_of(HOUR))
+    entry.inbox = [ended(f"run {n}", state) for n, state in enumerate(reports)]
+    entry.turn(NOW)
+    assert entry.now.results.last == last
+    assert State.read(entry.now.text(), None).results.last == last
 
 
 def test_an_end_without_a_result_changes_no_result() -> None:
@@ -607,7 +628,7 @@ def test_few_failed_runs_are_remembered() -> None:
     entry.inbox = [ended(f"run {n}", "failed") for n in range(15)]
     entry.turn(NOW)
     failed = tuple(f"run {n}" for n in range(14, 4, -1))
-    assert entry.now.results == Results(None, 15, NOW, failed)
+    assert entry.now.results == Results(None, 15, NOW, failed, "failed")
 
 
 def test_a_state_is_shown_with_the_inbox_that_no_beat_has_taken_in() -> None:

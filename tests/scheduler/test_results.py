@@ -95,8 +95,8 @@ class Site:
         """Let the last success, and since when one is expected, be long ago."""
         client, long_ago = self.world.client, self.world.now() - HOUR
         state = json.loads(client.hget(KEY, "beat_state"))
-        _, failures, _, failed = state["results"]
-        put_state(client, KEY, results=[long_ago, failures, 0, failed])
+        _, failures, _, *rest = state["results"]
+        put_state(client, KEY, results=[long_ago, failures, 0, *rest])
 
     @property
     def result(self) -> RunResult | None:
@@ -643,6 +643,41 @@ def test_the_command_line_shows_results(world: World) -> None:
     shown = json.loads(run_command(world.app, "show", "a", "--json").out)
     assert (shown["last_success"], shown["consecutive_failures"]) == (None, 1)
     assert shown["history"][0]["result"]["state"] == "failed"
+
+
+def test_the_last_result_is_shown_and_found_within_seconds_of_the_report(world: World) -> None:
+    """No beat has taken the reports in yet."""
+    site = Site(world)
+    RedBeatSchedulerEntry("b", "tasks.b", HOUR, app=world.app).save()
+    schedule = Schedule(world.app)
+    site.save()
+    assert [record.last_result for record in schedule.records()] == [None, None]
+    site.run(states.FAILURE, ValueError())
+    assert site.entry.status.last_result == "failed"
+    assert [entry.name for entry in schedule.find(last_result="failed")] == ["a"]
+    ran = run_command(world.app, "list", "--json", "--last-result", "failed")
+    assert [(line["name"], line["last_result"]) for line in ran.json] == [("a", "failed")]
+    title, row = run_command(world.app, "list", "--last-result", "failed").lines
+    assert row[title.index("LAST RESULT") :].startswith("failed")
+    site.entry.pause()
+    site.entry.resume()  # lets the failures count again from 0
+    assert site.entry.status.last_result == "failed"
+    site.run()
+    assert list(schedule.find(last_result="failed")) == []
+    assert "Last result" in run_command(world.app, "show", "a").out
+    with pytest.raises(InvalidEntryError, match="last_result: must be one of succeeded, failed"):
+        schedule.records(last_result="bad")  # type: ignore[arg-type]
+
+
+def test_a_first_run_that_others_must_not_overlap_is_running(world: World) -> None:
+    site = Site(world)
+    site.save(overlap="skip")
+    shown = [site.entry.status.last_result]
+    message = site.send()
+    shown.append(site.entry.status.last_result)
+    site.execute(message, states.REVOKED)
+    site.send()
+    assert [*shown, site.entry.status.last_result] == [None, "running", "revoked"]
 
 
 def test_static_entries_are_expected_too(world: World) -> None:

@@ -17,7 +17,7 @@ from openapi_spec_validator import validate
 from redbeat import Calendar, clocked, rrule
 from redbeat.entries.history import RunState
 from redbeat.entries.policy import FIELDS
-from redbeat.entries.status import STATES
+from redbeat.entries.status import LAST_RESULTS, STATES
 from redbeat.management import find
 from redbeat.metrics.problems import KINDS
 from redbeat.schedule import Schedule
@@ -137,6 +137,9 @@ def test_lists_have_pages_and_filters(browser: Browser, make: Make) -> None:
     rest = call(browser, "GET", "/entries", q="a", limit="1", sort="name", after=first["after"])
     assert [each["name"] for each in rest["entries"]] == ["a2"]
     assert rest["after"] is None
+    assert call(browser, "GET", "/entries", last_result="failed")["entries"] == []
+    error = call(browser, "GET", "/entries", code=422, last_result="bad")["error"]
+    assert error["field"] == "last_result"
     runs = call(browser, "GET", "/upcoming", limit="2")["runs"]
     assert [set(run) for run in runs] == [{"due_at", "name"}] * 2
     assert call(browser, "GET", "/status")["total"] == 3
@@ -388,7 +391,7 @@ def test_the_schemas_have_the_documented_fields(browser: Browser) -> None:
 def test_the_schemas_have_the_words_of_the_code(browser: Browser) -> None:
     components = call(browser, "GET", "/openapi.json")["components"]
     words = {"State": STATES, "RunState": get_args(RunState), "Sort": find.SORTS}
-    words["FindingKind"] = tuple(KINDS)
+    words["FindingKind"], words["LastResult"] = tuple(KINDS), LAST_RESULTS
     for name, choices in words.items():
         assert components["schemas"][name]["enum"] == [*choices]
     limit = components["parameters"]["Limit"]["schema"]

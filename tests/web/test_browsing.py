@@ -21,6 +21,7 @@ from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long
 from tests.schedule.conftest import RoundTrips
+from tests.stored import put_state
 from tests.web.conftest import Browser
 
 MANY = 20_000
@@ -103,6 +104,8 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
         (Query(state="not scheduled"), ["out-a", "out-b"]),
         (Query(state="not scheduled", name="b", sort="-name"), ["out-b"]),
         (Query(state="not scheduled", sort="last"), ["out-a", "out-b"]),
+        (Query(last_result="failed"), ["billing-b"]),
+        (Query(last_result="failed", name="other"), []),
         (Query(static=True), ["billing-a"]),
         (Query(static=False, name="bill"), ["billing-b"]),
         (Query(name="nothing"), []),
@@ -121,6 +124,8 @@ def test_filters(
         make(name, 3600 + number)
     make("other", 9999, task="proj.other")
     make("asleep").pause()
+    put_state(redis_client, "redbeat:billing-b", results=[None, 1, 1.0, ["x"], "failed"])
+    put_state(redis_client, "redbeat:other", results=[1.0, 0, 1.0, [], "succeeded"])
     broken("bad", "{")
     for name in ("out-a", "out-b"):
         make(name)
@@ -155,7 +160,7 @@ def test_names_are_compared_to_patterns(text: str, expected: str, is_like: bool)
     assert like(text, expected) is is_like
 
 
-@pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}])
+@pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}, {"last_result": "bad"}])
 def test_wrong_queries_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidEntryError, match="must be one of"):
         Query(**fields)
