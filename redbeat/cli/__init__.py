@@ -6,11 +6,15 @@ RedBeat imports the module of a RedBeat command only when a user runs the comman
 
 from __future__ import annotations
 
+import re
+import sys
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final
 
 import click
 from celery.bin.base import handle_preload_options
+from celery.signals import beat_init
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 #: The modules of the commands, and the names of their commands.
@@ -59,3 +63,23 @@ class LazyGroup(DYMGroup):
 @handle_preload_options
 def redbeat(ctx: click.Context, **_preload: Any) -> None:
     """Manage and inspect the schedule that RedBeat stores in Redis."""
+
+
+#: Matches an option or the name of a setting that is meant for RedBeat.
+MEANT: Final = re.compile(r"(^|[_=]|^-s)redbeat([.:_]|$)", re.IGNORECASE)
+
+OTHER_SCHEDULER: Final = (
+    "beat: This beat is %s, not RedBeat: it sends nothing of the schedule in Redis. Start it with "
+    "celery beat -S redbeat, or celery worker -B --scheduler redbeat (-S means --statedb there)"
+)
+
+
+@beat_init.connect
+def warn_of_another_scheduler(sender: Any, **_event: Any) -> None:
+    """Log a warning if a beat has another scheduler, although options or settings name RedBeat."""
+    kinds = type(sender.scheduler).__mro__
+    is_ours = any(f"{kind.__module__}.".startswith("redbeat.") for kind in kinds)
+    given = chain(sys.argv[1:], *sender.app.conf.maps[:-1])
+    if not is_ours and any(MEANT.search(str(one)) for one in given):
+        logger = import_module("redbeat.printing").get_logger("celery.beat")
+        logger.warning(OTHER_SCHEDULER, kinds[0].__qualname__)

@@ -210,7 +210,7 @@ def _print_history(
             console.time(item.scheduled_at),
             console.time(item.dispatched_at),
             text.duration(entry.lateness_of(item)),
-            item.outcome,
+            describe.outcome_text(item),
             describe.result_text(item.result) or "-",
             item.task_id or "-",
         )

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from redbeat import decoder
 from redbeat.calendar.zones import UTC, zone_key, zone_named
-from redbeat.codec.stored import MAX_WHOLE, instant_in, number_in, seconds_in
+from redbeat.codec.stored import MAX_WHOLE, instant_in, number_in, seconds_in, whole_in
 from redbeat.decoder import decode, encode
 from redbeat.errors import DecodeError
 from redbeat.schedules.rule import RuleSchedule, zone_extension
@@ -319,10 +319,11 @@ class Occurrence(NamedTuple):
             - ``missed:<n>``: this run and the n - 1 runs before it were too late to catch up.
             - ``perhaps_sent``: the beat died or stalled during the publish, and the run became too
               late to send again.
-            - ``failed:<error class>``: the first attempt to send the run failed.
-            - ``failed:<error class>:<n>``: the last of ``n`` failed attempts to send the run.
+            - ``failed:<error class>``: the first attempt failed.
+            - ``failed:<error class>:<n>``: the last of ``n`` failed attempts.
 
         result: the result of the run, None if no worker has reported the result.
+        missed: how many earlier runs were missed that this one replaces.
     """
 
     scheduled_at: datetime
@@ -330,6 +331,7 @@ class Occurrence(NamedTuple):
     task_id: str | None
     outcome: str
     result: RunResult | None = None
+    missed: int = 0
 
     @property
     def was_sent(self) -> bool:
@@ -337,19 +339,20 @@ class Occurrence(NamedTuple):
         return self.outcome in (SENT, TRIGGERED)
 
 
-def run_line(at: float, now: float, outcome: str = "", task_id: str = "") -> str:
+def run_line(at: float, now: float, outcome: str = "", task_id: str = "", missed: int = 0) -> str:
     """Return the history line of a run; ``at`` and ``now`` are in UNIX seconds.
 
-    The line is ``<at> <signed lateness in seconds> <outcome> <task id>``. If there is no task id,
-    the line ends after the outcome. If the outcome is ``sent`` and a reader can compute the task
-    id, the line contains neither the outcome nor the task id. Most history lines have at most 30
-    bytes.
+    The line is ``<at> <signed lateness in seconds> <outcome> <task id>``, with ``<outcome>:<n>`` if
+    n earlier runs were missed. If there is no task id, the line ends after the outcome. If the
+    outcome is "", the run was sent and a reader can compute the task id; without missed runs the
+    line then contains neither. Most history lines have at most 30 bytes.
     """
     scheduled = f"{at:.6f}".rstrip("0").rstrip(".")
     line = f"{scheduled} {now - at:+.6f}".rstrip("0").rstrip(".")
-    if not outcome:
+    if not (outcome or missed):
         return line
-    return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
+    text = f"{outcome or SENT}:{missed}" if missed else outcome
+    return f"{line} {text} {''.join(task_id.splitlines()) if outcome else ''}".rstrip(" ")
 
 
 def read_history(lines: Iterable[str], own_id: OwnId = no_id) -> list[Occurrence]:
@@ -371,10 +374,10 @@ def with_ids(lines: Iterable[str], own_id: OwnId) -> list[str]:
 
 
 def _with_id(line: str, own_id: OwnId) -> str:
-    parts = line.split(" ")
-    if len(parts) != 2 or not is_line(line):
-        return line
-    return f"{line} {SENT} {own_id(next(_read(line, no_id)).scheduled_at)}"
+    for run in _read(line, own_id) if is_line(line) else ():
+        if run.task_id and not line.endswith(run.task_id):
+            return f"{line}{'' if run.missed else f' {SENT}'} {run.task_id}"
+    return line
 
 
 def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:
@@ -387,5 +390,9 @@ def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:
     if begun is None or ended is None:
         return
     outcome, _, task_id = tail.partition(" ")
-    found = (task_id or None) if tail else own_id(begun)
-    yield Occurrence(begun, ended, found, outcome or SENT)
+    kind, _, count = outcome.partition(":")
+    missed = whole_in(count) if kind in (SENT, SKIPPED, PERHAPS_SENT) else None
+    is_own = not tail or (kind == SENT and missed is not None and not task_id)
+    found = own_id(begun) if is_own else task_id or None
+    told = kind if missed is not None else outcome or SENT
+    yield Occurrence(begun, ended, found, told, missed=missed or 0)

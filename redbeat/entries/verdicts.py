@@ -96,7 +96,8 @@ class Rest(NamedTuple):
 
     def told(self, now: float, outcome: str, at: datetime, task_id: str = "") -> Rest:
         """Return a copy with the history line of an occurrence that is not sent now."""
-        line = quoted(run_line(at.timestamp(), now, outcome, task_id)) if outcome else ""
+        words = (outcome, task_id, self.missed)
+        line = quoted(run_line(at.timestamp(), now, *words)) if outcome else ""
         return self._replace(outcome=outcome, at=at, line=line)
 
 
@@ -329,7 +330,7 @@ def _rest_of_held(known: Known, held: Hold) -> Rest:
 
 def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
     """Return what is stored about a held run that counts as sent, with ``last`` as the last run."""
-    rest = _rest_of_held(known, held)
+    rest = _rest_of_held(known, held)._replace(missed=held.missed)
     if rest.counts:
         count = known.history.total_run_count + 1
         rest = rest._replace(meta=_new_meta(rest.state, last, count))
@@ -355,7 +356,7 @@ def _perhaps_sent(known: Known, held: Hold) -> Rest:
     rest = _as_sent(known, held, last, outcome)
     rest.state.running = _running(known.rule, held.id, known.now)
     known.note(logging.WARNING, NOT_AGAIN, known.rule.name, at, held.id)
-    return rest._replace(missed=int(is_scheduled))
+    return rest._replace(missed=held.missed + is_scheduled)
 
 
 NOT_AGAIN: Final = (
@@ -465,7 +466,7 @@ def _not_due(known: Known, decision: Decision) -> Rest:
         rest = rest._replace(state=_state_after(known, anchor.timestamp()))
         if count:
             known.note(logging.WARNING, TOO_LATE, name, plural(count, "run"), anchor)
-            rest = rest._replace(missed=count).told(known.now, f"missed:{count}", anchor)
+            rest = rest._replace(missed=count).told(known.now, "missed", anchor)
         else:
             known.note(logging.WARNING, IN_FUTURE, name, _anchor(known))
     elif state.failing is not None or (state.due is not None and not known.never_ran):
@@ -699,7 +700,8 @@ def _line(send: Send, now: float, task_id: str, own_id: bool, left: bool) -> str
     if not left:
         return quoted(run_line(at, now, NOT_SENT))
     usual = "" if own_id else SENT
-    return quoted(run_line(at, now, TRIGGERED if send.kind == TRIGGERED else usual, task_id))
+    outcome = TRIGGERED if send.kind == TRIGGERED else usual
+    return quoted(run_line(at, now, outcome, task_id, send.missed))
 
 
 def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bool) -> Rest:

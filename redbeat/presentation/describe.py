@@ -149,6 +149,11 @@ def overdue_text(item: status.Overdue) -> str:
     return f"had no success for {ago}, since {since}; a success is expected within {within}"
 
 
+def outcome_text(run: Occurrence) -> str:
+    """Return the outcome of a run with the missed runs that it replaces: ``sent, 1 missed``."""
+    return f"{run.outcome}, {run.missed} missed" if run.missed else run.outcome
+
+
 def result_text(result: RunResult | None) -> str:
     """Return the result of a run as text, such as ``failed in 1.2 s after 2 retries``.
 

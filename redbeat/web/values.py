@@ -13,7 +13,7 @@ from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
-from redbeat.presentation.describe import iso, last_run, overdue_text, timing_text
+from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
 from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
@@ -168,6 +168,7 @@ def install(app: Flask) -> None:
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,
+        outcome=outcome_text,
         overdue=overdue_text,
         rule=timing_text,
         words=rule_words,

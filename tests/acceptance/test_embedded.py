@@ -160,3 +160,22 @@ class TestThread:
         assert not thread.is_alive()
         assert project.client.exists(LOCK) == 0
         assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "warned"),
+    [
+        (("worker", "-B", "-S", "redbeat", "--pool", "solo"), {}, True),
+        (("beat",), {"redbeat_lock_timeout": 60}, True),
+        (("beat",), {}, False),
+        pytest.param(("beat", "-s", "redbeat"), {}, True, marks=pytest.mark.long),
+        pytest.param(("beat", "-S", "redbeat"), {}, False, marks=pytest.mark.long),
+    ],
+)
+def test_another_scheduler_than_the_one_that_is_meant_is_warned_about(
+    project: Project, command: tuple[str, ...], settings: dict[str, int], warned: bool
+) -> None:
+    beat = project.start(*command, "-l", "info", schedule=EVERY_SECOND, settings=settings)
+    beat.wait_for("Sending due task tick")
+    warning = "This beat is PersistentScheduler, not RedBeat: it sends nothing of the schedule in"
+    assert (warning in beat.output()) is warned, beat.output()

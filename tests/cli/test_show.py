@@ -12,8 +12,10 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import rrule
+from redbeat.calendar.zones import from_timestamp
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.entries.decide import PARKED
+from redbeat.entries.history import run_line
 from redbeat.worker import enable
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -139,6 +141,7 @@ def test_history_prints_the_runs(run: Run) -> None:
         "task_id": "id-2",
         "outcome": "sent",
         "result": None,
+        "missed": 0,
     }
     assert second["outcome"] == "failed:OperationalError"
     ran = run("history", "nightly")
@@ -214,6 +217,17 @@ def test_jitter_is_no_lateness(run: Run, make: Make, redis_client: redis.Redis) 
     put_history(redis_client, "redbeat:a", [text])
     row = run("history", "a").lines[-1]
     assert "  0.25 s  sent" in row
+
+
+def test_runs_that_another_one_replaces_are_told(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    entry = make("a", 3600)
+    put_history(redis_client, "redbeat:a", [run_line(9000, 9001, missed=2)])
+    assert "  sent, 2 missed" in run("history", "a").lines[-1]
+    (found,) = run("history", "a", "--json").json
+    assert (found["outcome"], found["missed"]) == ("sent", 2)
+    assert found["task_id"] == entry.own_task_id(from_timestamp(9000))
 
 
 def test_a_triggered_run_is_the_last_run(run: Run, make: Make, redis_client: redis.Redis) -> None:

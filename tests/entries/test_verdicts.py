@@ -21,7 +21,7 @@ from redbeat.codec.stored import texts_in
 from redbeat.entries import verdicts
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import DISABLED, PARKED, Decision, Plan, decide
-from redbeat.entries.history import History, encode_meta, read_history, run_line
+from redbeat.entries.history import History, Occurrence, encode_meta, read_history, run_line
 from redbeat.entries.policy import Policy
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.state import (
@@ -101,9 +101,12 @@ class Entry:
         return self.history.total_run_count
 
     @property
+    def runs(self) -> list[Occurrence]:
+        return read_history(texts_in("[" + ",\n".join(self.lines) + "]"))
+
+    @property
     def outcomes(self) -> list[str]:
-        runs = read_history(texts_in("[" + ",\n".join(self.lines) + "]"))
-        return [run.outcome for run in runs]
+        return [run.outcome for run in self.runs]
 
     def change(self, **changes: Any) -> None:
         """Store a state with other fields."""
@@ -779,6 +782,18 @@ def test_a_held_run_that_the_rules_forbid_perhaps_left(edit: Any, score: float) 
     assert first in entry.lines[0]
     assert f"may have been sent with id {first}, not sending it again" in entry.logged[0]
     assert entry.score == (NOW + 120 if score > NOW else score)
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+def test_the_runs_that_a_held_run_replaces_are_told(overlap: str) -> None:
+    sent, perhaps, proved = (Entry(rule_of(overlap=overlap)) for _ in range(3))
+    first = {entry.task_id(entry.hold(NOW + 181)) for entry in (sent, perhaps, proved)}.pop()
+    perhaps.rule = rule_of(misfire_grace_time=10, overlap=overlap)
+    proved.inbox = [ended(first)]
+    verdicts = [entry.turn(NOW + 212) for entry in (sent, perhaps, proved)]
+    assert [verdict.rest.missed for verdict in verdicts] == [2, 3, 2]  # for signals and metrics
+    found = [(*entry.outcomes, entry.runs[0].missed) for entry in (sent, perhaps, proved)]
+    assert found == [("sent", 2), ("perhaps_sent", 2), ("sent", 2)]
 
 
 def test_a_held_run_within_its_grace_goes_again() -> None:

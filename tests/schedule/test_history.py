@@ -153,6 +153,22 @@ def test_runs_that_are_too_old(make: Make, world: World) -> None:
     assert scheduler.sent == []
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("options", [{}, {"task_id": "my own id"}])
+def test_a_run_tells_how_many_missed_ones_it_replaces(
+    make: Make, world: World, delivery: str, options: dict[str, str]
+) -> None:
+    ran = world.ago(4 * 3600 + 1800)
+    entry = make("a", delivery=delivery, options=options, last_run_at=ran).save()
+    world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+    scheduler = world.scheduler()
+    scheduler.tick()
+    (found,), (sent,) = entry.history, scheduler.sent
+    assert (found.outcome, found.missed, found.task_id) == ("sent", 3, sent.id)
+    assert found.scheduled_at == ran + timedelta(hours=4)
+    assert (sent.id in world.client.hget("redbeat:a", "history")) is bool(options)
+
+
 def test_runs_that_are_skipped(make: Make, world: World) -> None:
     redbeat.worker.enable(world.app)
     entry = make("a", overlap="skip", last_run_at=(ran := world.ago(4000))).save()
@@ -160,6 +176,16 @@ def test_runs_that_are_skipped(make: Make, world: World) -> None:
     world.scheduler().tick()
     (found,) = entry.history
     assert (found.outcome, found.scheduled_at) == ("skipped", ran + timedelta(hours=1))
+    assert (found.missed, found.task_id) == (0, None)
+
+
+def test_runs_that_are_missed_before_a_skipped_one(make: Make, world: World) -> None:
+    redbeat.worker.enable(world.app)
+    entry = make("a", overlap="skip", last_run_at=world.ago(3 * 3600 + 1800)).save()
+    world.put_running("a", world.now() + 900)
+    world.scheduler().tick()
+    (found,) = entry.history
+    assert (found.outcome, found.missed, found.task_id) == ("skipped", 2, None)
 
 
 def test_a_concurrent_write_of_the_application_keeps_the_run_line(world: World) -> None:
@@ -226,9 +252,14 @@ def test_a_line_is_read_as_written() -> None:
 
 
 def test_computed_ids_can_be_filled_in() -> None:
-    filled_in = with_ids([*(written(*run) for run in RUNS), "no line"], own_id)
-    assert [run.task_id or "" for run in read_history(filled_in)][:8] == [run[3] for run in RUNS]
-    assert "".join(filled_in).count("own-") == 3
+    coalesced = run_line(1_795_289_100.0, 1_795_289_100.5, missed=2)
+    lines = [*(written(*run) for run in RUNS), coalesced, "no line"]
+    filled_in = with_ids(lines, own_id)
+    found = read_history(filled_in)
+    assert [run.task_id or "" for run in found][:8] == [run[3] for run in RUNS]
+    assert (found[8].outcome, found[8].task_id) == ("sent", "own-1795289100.000000")
+    assert [run.missed for run in found] == [0] * 8 + [2]
+    assert "".join(filled_in).count("own-") == 4
     assert with_ids(filled_in, str) == filled_in
 
 
