@@ -22,6 +22,7 @@ from tests.acceptance.processes import Process
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 from tests.docs.test_shell import NOT_RUN, PROJECT
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 #: A page has up to ten commands, each in its own process.
@@ -29,6 +30,10 @@ pytestmark = pytest.mark.timeout(600)
 
 HOWTO = ROOT / "docs" / "howto"
 COMPOSE = ROOT / "docs" / "deploy" / "compose.yaml"
+
+#: The port of a beat in its container.
+PORT = "9540"
+
 #: Beginnings of commands that are not run with their page, and the reasons.
 SERVERS = {
     "celery -A mysite worker": "it does not end; other tests start workers and beats",
@@ -284,14 +289,19 @@ def test_the_commands_of_the_compose_file_run_together(reader: Reader, unused_po
     """Runs the commands of each container as processes, with the Redis of the tests."""
     page, found = HOWTO / "docker-compose.rst", services()
     save_files(reader, "docker-compose")
+    project, ports = (reader.directory / "proj.py").read_text(), [free_port(), free_port()]
     reader.environment["REDIS_URL"] = f"redis://{reader.address}"
     reader.environment["REDBEAT_WEB_TOKEN"] = "0123456789abcdef"
     started: dict[str, list[Process]] = {}
     for name in ("worker", "beat", "dashboard"):
         command = " ".join(found[name]["command"])
         command += f" --port {unused_port}" if name == "dashboard" else ""
-        for _ in range(found[name].get("deploy", {}).get("replicas", 1)):
+        for number in range(found[name].get("deploy", {}).get("replicas", 1)):
+            if name == "beat":  # each container has a port of its own
+                reader.save("proj.py", project.replace(PORT, str(ports[number])))
             started.setdefault(name, []).append(reader.start(command))
+            if name == "beat":
+                started[name][-1].wait_for("beat: Starting...")
     (worker,), beats, (dashboard,) = started.values()
     worker.wait_for("hello world")
     dashboard.wait_for("http://0.0.0.0:")
@@ -302,12 +312,16 @@ def test_the_commands_of_the_compose_file_run_together(reader: Reader, unused_po
     worker.wait_for("hello Redis")
     kind, *check = found["beat"]["healthcheck"]["test"]
     assert kind == "CMD"
-    reader.shell(shlex.join(check))
+    checks = [shlex.join(check).replace(PORT, str(port)) for port in ports]
+    for line in checks:
+        reader.shell(line)
 
-    leading = next(beat for beat in beats if "standing by" not in beat.output())
-    assert leading.stop() == 0
-    (standby,) = (beat for beat in beats if beat is not leading)
-    standby.wait_for("Acquired lock")
+    leader = int("standing by" in beats[0].output())
+    assert beats[leader].stop() == 0
+    beats[1 - leader].wait_for("Acquired lock")
+    reader.shell(checks[1 - leader])
+    with pytest.raises(AssertionError, match="refused"):  # although another beat leads now
+        reader.shell(checks[leader])
 
 
 # -- troubleshooting -----------------------------------------------------------------------------

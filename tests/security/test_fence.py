@@ -131,7 +131,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(since)",
         "from_timestamp(success)",
     ),
-    "entries/verdicts.py": ("a condition", "int(is_scheduled)"),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "management/status.py": (
