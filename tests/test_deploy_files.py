@@ -251,7 +251,7 @@ def test_expressions_use_labels_that_exist() -> None:
     assert states <= {*STATES}
     for grouped in re.findall(r"by \(([^)]*)\)", asked):
         labels = {label.strip() for label in grouped.split(",")}
-        assert labels <= {"job", "instance", "le", "entry", "state", "kind"}
+        assert labels <= {"job", "instance", "le", "entry", "state", "kind", "result"}
 
 
 def test_each_alert_says_what_is_wrong() -> None:

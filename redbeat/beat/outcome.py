@@ -334,14 +334,16 @@ class Outcome:
                     plural(failing.attempts, "failed attempt"),
                     from_timestamp(failing.since).isoformat(" ", "seconds"),
                 )
-        rest = run.verdict.rest
-        if rest.missed or rest.outcome or rest.end or run.verdict.known.notes:
+        verdict = run.verdict
+        rest = verdict.rest
+        if rest.missed or rest.outcome or rest.end or verdict.known.notes or verdict.ends:
             self.announce_rest(run)
         return NOTHING
 
     def announce_rest(self, run: Run, *_: Any) -> str:
         """Log what a verdict says, count what was missed, and tell that an entry has finished."""
         rest, name = run.verdict.rest, run.rule.name
+        self.counters.ended({end.id: end.state for end in run.verdict.ends})
         for level, message, args in run.verdict.known.notes:
             logger.log(level, message, *args)
         if rest.outcome in ("sent", "triggered"):  # an end proved that a held run had left

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Final
 
@@ -24,6 +24,11 @@ KINDS: Final = {
     "missed": "Runs that were missed and will not be caught up",
     "skipped": "Runs skipped because an earlier run of the entry was still active",
     "quarantined": "Times that an unreadable entry was put into quarantine",
+}
+
+#: The results of runs that are counted, as workers report them, each with its field.
+RESULTS: Final = {
+    result: f"runs:{result}" for result in ("succeeded", "failed", "revoked", "ignored")
 }
 
 ROUND_TRIPS: Final = "round_trips"
@@ -135,6 +140,10 @@ class Counters:
         self._new[kind] += number
         if self._by_entry:
             self._new[entry_field(kind, name)] += number
+
+    def ended(self, results: Mapping[str, str]) -> None:
+        """Count the results of runs, by task id; a run that is retried has not ended."""
+        self._new.update(RESULTS[one] for one in results.values() if one in RESULTS)
 
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
         """Count a tick of ``seconds``; ``round_trips`` is the total since the start of the beat.

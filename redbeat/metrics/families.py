@@ -16,7 +16,7 @@ import redbeat
 from redbeat.entries.status import entries_of
 from redbeat.printing import get_logger, printable
 
-from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Buckets, split
+from .counters import KINDS, LATENESS, MICROSECONDS, RESULTS, ROUND_TRIPS, TICK, Buckets, split
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
@@ -61,6 +61,11 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
         for label, number in by_label[kind].items():
             of_entries.add_metric([label], number)
         yield of_entries
+    runs = "Runs that ended, by the result that workers reported."
+    results = core.CounterMetricFamily("redbeat_runs", runs, labels=["result"])
+    for result, field in RESULTS.items():
+        results.add_metric([result], totals.get(field, 0))
+    yield results
     trips = totals.get(ROUND_TRIPS, 0)
     yield core.CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from redbeat.metrics.counters import KINDS, LATENESS, Counters, split
+from redbeat.entries.status import LAST_RESULTS
+from redbeat.metrics.counters import KINDS, LATENESS, RESULTS, Counters, split
 
 
 @pytest.fixture
@@ -50,6 +51,12 @@ def test_a_failure_that_is_final_is_not_repeated(counters: Counters) -> None:
     counters.failed("a", lost=False)
     counters.failed("a", lost=True)
     assert counters.totals() == {"failed": 2, "failed a": 2, "retried": 1, "retried a": 1}
+
+
+def test_a_run_that_is_retried_has_not_ended(counters: Counters) -> None:
+    counters.ended({"a": "failed", "b": "retried", "c": "failed", "d": "revoked"})
+    assert dict(counters.take().counts) == {"runs:failed": 2, "runs:revoked": 1}
+    assert {*RESULTS, "running"} == {*LAST_RESULTS}
 
 
 def test_too_many_entries_are_counted_together(counters: Counters) -> None:

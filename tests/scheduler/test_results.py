@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from threading import Barrier
@@ -22,7 +22,7 @@ from redbeat.entries.history import RunResult
 from redbeat.entries.status import Overdue
 from redbeat.errors import InvalidEntryError
 from redbeat.management.doctor import examine
-from redbeat.metrics.families import overdue_gauge
+from redbeat.metrics.families import counters_of, overdue_gauge
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.signals import run_failed, run_succeeded
 from redbeat.storage.store import store_of
@@ -667,6 +667,30 @@ def test_the_last_result_is_shown_and_found_within_seconds_of_the_report(world: 
     assert "Last result" in run_command(world.app, "show", "a").out
     with pytest.raises(InvalidEntryError, match="last_result: must be one of succeeded, failed"):
         schedule.records(last_result="bad")  # type: ignore[arg-type]
+
+
+def runs_by_result(families: Iterable[Any]) -> dict[str, float]:
+    (family,) = (family for family in families if family.name == "redbeat_runs")
+    return {sample.labels["result"]: sample.value for sample in family.samples}
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+def test_runs_are_counted_by_their_results(world: World, overlap: str) -> None:
+    """In the beat and, for the exporter, in Redis; a repeated report counts once."""
+    site = Site(world)
+    site.save(overlap=overlap)
+    message = site.run(states.FAILURE, ValueError())
+    site.execute(message, states.FAILURE, ValueError())
+    site.run(states.REVOKED)
+    site.run(states.SUCCESS)
+    site.run(states.RETRY, Retry(exc=ValueError()))
+    for _ in range(2):
+        world.take_reports(site.scheduler)
+        site.scheduler.tick()
+    expected = {"succeeded": 1, "failed": 1, "revoked": 1, "ignored": 0}
+    assert runs_by_result(counters_of(site.scheduler.beat.totals())) == expected
+    store, conf = store_of(world.app), ensure_conf(world.app)
+    assert runs_by_result(counters_of(take_snapshot(store, conf).totals(9))) == expected
 
 
 def test_a_first_run_that_others_must_not_overlap_is_running(world: World) -> None:
