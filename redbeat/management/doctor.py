@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
 
-#: RedBeat 2 rounds scores down to whole seconds. A score that is early, but by less than
-#: ``EARLY_TOLERANCE`` seconds, is harmless: a beat finds that the entry is not due yet, and sets
-#: the correct score.
-EARLY_TOLERANCE: Final = 1.0
-
 #: Maximum time until a beat checks a failed or waiting run again, in seconds.
 MAX_WAIT: Final = 65.0
 
@@ -167,10 +162,11 @@ def _entry_of(row: Row, schedule: Schedule) -> RedBeatSchedulerEntry:
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
-    A score in the past counts as correct, because a beat will check the entry and set a new score.
-    While a run of the entry is in progress, any score counts as correct, because a beat will set a
-    new score after the run. For a schedule of a custom class, and after a last run in the future,
-    any score counts as correct.
+    A score that is too early counts as correct: a beat will look at the entry then, and set the
+    correct score. RedBeat 2 writes such scores for crontabs, rules and disabled entries. While a
+    run of the entry is in progress, any score counts as correct, because a beat will set a new
+    score after the run. For a schedule of a custom class, and after a last run in the future, any
+    score counts as correct.
     """
     score = row.due
     if (
@@ -178,10 +174,9 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
         or 0 <= score <= now
         or status.is_busy(row, now)
         or asks_itself(entry.schedule)
+        or not entry.enabled
     ):
         return ""
-    if not entry.enabled:
-        return "" if score < 0 else "is disabled, but has a score for a next run"
     at = from_timestamp(now)
     if entry.ran_after(at):  # the clock of Redis was ahead; a beat decides what is due
         return ""
@@ -190,7 +185,7 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
         return "" if 0 <= score <= now + MAX_WAIT else f"is due now, but {_score_text(score)}"
     if decision.next_at is None:
         return "" if score < 0 else f"has finished, but {_score_text(score)}"
-    if -EARLY_TOLERANCE < score - decision.next_at.timestamp() <= SCORE_TOLERANCE:
+    if 0 <= score <= decision.next_at.timestamp() + SCORE_TOLERANCE:
         return ""
     return f"is due at {decision.next_at.isoformat()}, but {_score_text(score)}"
 

@@ -25,6 +25,7 @@ from redbeat.storage.words import STATE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.histories.snapshots import load, recordings
 from tests.stored import put_hold
 
 SCHEDULE = "redbeat::schedule"
@@ -321,12 +322,31 @@ def test_an_entry_that_needs_other_code_or_settings_is_reported(
     assert "unknown '__type__' 'lunar'" in problems
 
 
-def test_a_score_that_redbeat_2_rounded_down_is_no_finding(
+@pytest.mark.standalone
+@pytest.mark.parametrize("name", ["2.0.0", "2.2.0", "2.3.2", "2.4.2", "2.4.2-new-york"])
+def test_no_score_of_redbeat_2_is_wrong(app: Celery, redis_client: Any, name: str) -> None:
+    """Its scores of crontabs, rules and disabled entries are early, which a beat corrects."""
+    recording = recordings()[name]
+    app.conf.timezone = recording["timezone"]
+    for snapshot in recording["snapshots"].values():
+        redis_client.flushdb()
+        load(redis_client, snapshot)
+        late = {"redbeat:interval, moved by its task", "redbeat:rule, zone"}  # of the saved object
+        rows = [row for row in store_of(app).page().rows if row.key not in late]
+        assert len(rows) > 10
+        for row in rows:
+            entry = RedBeatSchedulerEntry.from_key(row.key, app=app)
+            assert doctor.wrong_score(row, entry, snapshot["at"]) == "", row.key
+
+
+@pytest.mark.standalone
+def test_only_a_score_that_is_too_late_is_a_finding(
     run: Run, make: Make, redis_client: Any
 ) -> None:
     make("a", 3600)
+    make("off", enabled=False)
     score = redis_client.zscore(SCHEDULE, "redbeat:a")
-    redis_client.zadd(SCHEDULE, {"redbeat:a": int(score)})
+    redis_client.zadd(SCHEDULE, {"redbeat:a": score - 600, "redbeat:off": score})
     assert run("doctor").code == 0
     redis_client.zadd(SCHEDULE, {"redbeat:a": score + 0.1})
     assert [finding["kind"] for finding in run("doctor", "--json").json] == ["score"]

@@ -133,10 +133,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
-    "management/status.py": (
-        "the time of Redis; what seconds_in has checked",
-        "from_timestamp(counts.last_tick)",
-    ),
     "metrics/families.py": (
         "conditions",
         "float(value)",
