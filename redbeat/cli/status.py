@@ -13,6 +13,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.management import as_json
 from redbeat.management.doctor import examine
 from redbeat.management.status import Shard
+from redbeat.management.version_2 import lost_on_the_way_back
 from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
@@ -100,14 +101,20 @@ def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     is_flag=True,
     help="Repair problems where possible. Without --fix, the command changes nothing.",
 )
-def doctor(console: Console, fix: bool) -> None:
+@option(
+    "--for-redbeat-2",
+    is_flag=True,
+    help="Only list the entries that RedBeat 2 cannot read, or whose policies it ignores.",
+)
+def doctor(console: Console, fix: bool, for_redbeat_2: bool) -> None:
     """Check the schedule for problems.
 
     The exit code is 1 if the command finds a problem, even if it repairs all problems. Run the
     command again to check that the problems are gone.
     """
     found_count = fixed_count = 0
-    for found in _findings(console, fix):
+    checked = lost_on_the_way_back(console.schedule) if for_redbeat_2 else _findings(console, fix)
+    for found in checked:
         found_count += 1
         fixed_count += found.fixed
         _print(console, found, fix)

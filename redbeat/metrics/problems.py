@@ -71,6 +71,7 @@ KINDS: Final[dict[str, Kind]] = {
     "score": Kind(WARNING, "make the entry due now, so that a beat corrects the score"),
     "orphan": Kind(WARNING, "schedule the entry, or delete it"),
     "busy": Kind(WARNING, "spread the entries"),
+    "version_2": Kind(WARNING, "change or delete the entry"),
 }
 
 #: What to do about entries that are only counted.

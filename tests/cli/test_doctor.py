@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.beat.lock import new_token
 from redbeat.entries.state import Pause, Results, State
-from redbeat.management import doctor
+from redbeat.management import doctor, version_2
 from redbeat.metrics import problems
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
@@ -373,9 +373,51 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     assert "about 20 entries are due in each minute" in ran.json[0]["remedy"]
 
 
+def test_what_redbeat_2_cannot_read_or_ignores_is_listed(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """RedBeat 2.4.2 raises an error for each of these, or changes the arguments."""
+    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    make("interval", description="which RedBeat 2 does not need")
+    make("crontab", crontab("0", "4"), kwargs={"at": soon, "value": {"__type__": "mine"}})
+    make("rule", rrule("DAILY", dtstart=soon)).pause("why")
+    make("zone", crontab("0", "4"), timezone="Asia/Tokyo", max_runs=3)
+    make("launch", clocked(soon))
+    make("tagged", kwargs={"value": {"__type__": "interval", "every": 1}})
+    interval = {"__type__": "interval", "every": 5, "relative": False}
+    for name, fields in {
+        "raw": {"schedule": {"every": 5}},
+        "half": {"schedule": {"__type__": "interval", "every": 5}},
+        "more": {"schedule": interval, "max_runs": 3},
+        "less": {},
+    }.items():
+        definition = {"name": name, "task": "t", **fields}
+        redis_client.hset(f"redbeat:{name}", "definition", json.dumps(definition))
+        redis_client.zadd(SCHEDULE, {f"redbeat:{name}": 9e9})
+
+    ran = run("doctor", "--for-redbeat-2", "--json")
+
+    assert ran.code == 1
+    told = {report["key"].removeprefix("redbeat:"): report["problem"] for report in ran.json}
+    cannot = "cannot be read by RedBeat 2: "
+    assert told == {
+        "zone": "loses max_runs, timezone with RedBeat 2",
+        "launch": f"{cannot}it does not know the schedule type 'clocked'",
+        "tagged": f"{cannot}its arguments have a key '__type__'",
+        "raw": f"{cannot}it does not know the schedule type None",
+        "half": f"{cannot}its schedule needs every and relative",
+        "more": f"{cannot}it does not know the field 'max_runs' of a definition",
+        "less": f"{cannot}its definition is not complete",
+    }
+    assert "missing" not in run("doctor", "--for-redbeat-2").out
+    run("delete", *told, "--yes")
+    assert run("doctor", "--for-redbeat-2").code == 0
+
+
 def test_every_kind_of_finding_is_listed() -> None:
     """Programs may rely on the list of kinds, and the table has no others."""
-    sources = [Path(str(module.__file__)).read_text("utf-8") for module in (doctor, problems)]
+    modules = (doctor, problems, version_2)
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
     made = set(re.findall(r"\bfinding\(\s*\"(\w+)\"", " ".join(sources)))
     assert made == set(problems.KINDS)
 
