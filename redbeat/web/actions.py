@@ -6,7 +6,9 @@ If a browser sends GET for the URL of an action, the dashboard redirects to the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -14,11 +16,22 @@ from werkzeug.exceptions import HTTPException
 
 from redbeat.entries import edits
 from redbeat.errors import InvalidEntryError, RedBeatError
+from redbeat.management import find
 from redbeat.storage.reading import static_among
 
 from .auth import audit, user_name
-from .pages import entry_name, entry_or_error, existing, get_or_404
-from .values import clipped, counted, entry_url, name_in, notify, store
+from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
+from .values import (
+    MAX_SELECTED,
+    clipped,
+    counted,
+    entry_url,
+    name_in,
+    name_of,
+    notify,
+    schedule,
+    store,
+)
 
 actions = Blueprint("actions", __name__)
 
@@ -76,7 +89,19 @@ def _redirect_to_entry(message: str, category: str = "done") -> ResponseReturnVa
 
 def _redirect_to_list(message: str, category: str = "done") -> ResponseReturnValue:
     notify(message, category)
-    return redirect(url_for("listing.index"), 303)
+    return redirect(_list_url(), 303)
+
+
+def _list_url() -> str:
+    """Return the URL of the list, with the search that the user came from."""
+    query = urlencode(_search(), errors="surrogateescape")
+    return url_for("listing.index") + (query and f"?{query}")
+
+
+def _search() -> dict[str, str]:
+    """Return the fields of the search on the list where the user chose an action."""
+    text = request.form.get("search", "").removeprefix("?")
+    return dict(parse_qsl(text, errors="surrogateescape"))
 
 
 def _note() -> str | None:
@@ -90,15 +115,19 @@ def _note() -> str | None:
 @actions.post("/entry/delete", defaults={"action": "delete"})
 @actions.post("/quarantine/retry", defaults={"action": "retry"})
 def single(action: str) -> ResponseReturnValue:
-    """Act on one entry. A beat publishes a triggered run at its next tick."""
+    """Act on one entry. A beat publishes a triggered run at its next tick.
+
+    The answer is the page of the entry, or the list if the user acted there.
+    """
     name = entry_name()
+    of_row = "search" in request.form
     try:
         task_id = act(action, name, _note())
     except RedBeatError as error:
         text = f"The entry was not {ACTIONS[action].lower()}: {_reason(error)}"
-        return _redirect_to_entry(text, "failed")
-    if action == "delete":
-        return _redirect_to_list(f"Deleted {clipped(name, 100)}.")
+        return (_redirect_to_list if of_row else _redirect_to_entry)(text, "failed")
+    if of_row or action == "delete":
+        return _redirect_to_list(f"{ACTIONS[action]} {clipped(name, 100)}.")
     details = {
         "trigger": f" The task id is {task_id}.",
         "retry": " A beat will read the entry again. If it cannot, the entry returns to the "
@@ -115,10 +144,6 @@ def delete() -> ResponseReturnValue:
     return render_template("delete.html", name=name, record=record)
 
 
-#: Maximum number of entries that a user can select for one action.
-MAX_SELECTED: Final = 500
-
-
 @actions.post("/selected")
 def selected() -> ResponseReturnValue:
     """Show the confirmation page of an action on several entries, or do a confirmed action."""
@@ -126,6 +151,11 @@ def selected() -> ResponseReturnValue:
     if action not in ACTIONS:
         abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
     names = list(dict.fromkeys(map(name_in, request.form.getlist("entry"))))
+    if request.form.get("all"):
+        try:
+            names = _matching()
+        except InvalidEntryError as error:
+            abort(400, str(error))
     if len(names) > MAX_SELECTED:
         abort(400, f"Select at most {MAX_SELECTED:,} entries.")
     if not names:
@@ -134,7 +164,26 @@ def selected() -> ResponseReturnValue:
         return _act_on(action, names)
     found = static_among(store, names)
     statics = [name for name in names if name in found]
-    return render_template("selected.html", action=action, names=names, statics=statics)
+    return render_template(
+        "selected.html",
+        action=action,
+        names=names,
+        statics=statics,
+        list_url=_list_url(),
+    )
+
+
+def _matching() -> list[str]:
+    """Return the names of the entries that match the search, at most :data:`MAX_SELECTED`."""
+    found, after = dict[str, None](), None
+    query = replace(query_of(_search()), sort="due")
+    while len(found) < MAX_SELECTED:
+        page = find.browse(schedule, query, after, MAX_SELECTED - len(found))
+        found |= dict.fromkeys(map(name_of, page.records))
+        after = page.after
+        if after is None:
+            break
+    return [*found]
 
 
 def _act_on(action: str, names: list[str]) -> ResponseReturnValue:

@@ -26,6 +26,8 @@ store: Store = LocalProxy(lambda: store_of(schedule.app))  # type: ignore[assign
 
 #: Maximum number of characters that a page shows of a stored string.
 MAX_TEXT: Final = 4000
+#: Maximum number of entries that a user can select for one action.
+MAX_SELECTED: Final = 500
 #: Maximum number of characters of a message.
 MAX_NOTICE: Final = 200
 
@@ -174,4 +176,5 @@ def install(app: Flask) -> None:
         words=rule_words,
     )
     app.jinja_env.globals.update(late_after=LATE, zone_cookie=ZONE_COOKIE, version=__version__)
+    app.jinja_env.globals.update(most_selected=MAX_SELECTED)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True

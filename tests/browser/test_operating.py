@@ -223,7 +223,7 @@ def test_pause_several_entries(page: Page, schedule: Schedule, make: Make) -> No
     page.get_by_label("Select a", exact=True).check()
     page.get_by_label("Select c", exact=True).check()
     expect(page.locator("#selected")).to_have_text("2 selected")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause…").click()
     page.get_by_role("button", name="Pause 2 entries").click()
     expect(page.get_by_text("Paused 2 entries.")).to_be_visible()
     assert [schedule[name].enabled for name in ("a", "b", "c")] == [False, True, False]
@@ -266,7 +266,7 @@ def choose(page: Page, names: tuple[str, ...], action: str) -> None:
     page.goto("/")
     for name in names:
         page.get_by_label(f"Select {name}", exact=True).check()
-    page.get_by_role("button", name=action).click()
+    page.get_by_role("button", name=f"{action}…").click()
     expect(page.locator("#names li")).to_have_count(2)
     page.get_by_role("button", name=f"{action} 2 entries").click()
 
@@ -353,3 +353,46 @@ def test_simulate_another_rule(new_page: NewPage, schedule: Schedule, make: Make
     form.get_by_role("button", name="Simulate").click()
     expect(page.get_by_role("alert").first).to_contain_text("2 fields")
     assert schedule["nightly"].schedule == crontab(minute="0", hour="2")
+
+
+def test_pause_resume_and_trigger_in_the_row(
+    page: Page, project: Project, schedule: Schedule, make: Make
+) -> None:
+    make("nightly")
+    make("unrelated")
+    project.worker()
+    project.beat()
+    page.goto("/")
+    # The search is applied without a new page; an action in a row keeps it all the same.
+    page.get_by_role("searchbox").first.fill("nigh")
+    rows = page.locator("#entries tbody tr")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Pause nightly").click()
+    expect(page.get_by_text("Paused nightly.")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/\?q=nigh\b"))
+    expect(rows).to_have_count(1)
+    assert not schedule["nightly"].enabled
+    page.get_by_role("button", name="Resume nightly").click()
+    expect(page.get_by_text("Resumed nightly.")).to_be_visible()
+    page.get_by_role("button", name="Trigger nightly").click()
+    expect(page.get_by_text("Triggered nightly.")).to_be_visible()
+    project.wait_for_runs("nightly", 1)
+    assert project.ran("unrelated") == []
+
+
+def test_take_all_that_match_and_return_to_the_search(page: Page, schedule: Schedule) -> None:
+    schedule.save_all(
+        RedBeatSchedulerEntry(f"{kind}{number}", TASK, 3600, app=schedule.app)
+        for kind in ("a", "b")
+        for number in range(60)
+    )
+    page.goto("/?q=a*")
+    page.get_by_label("All 60 that match").check()
+    page.get_by_role("button", name="Pause…").click()
+    expect(page.locator("#names li")).to_have_count(60)
+    page.get_by_role("button", name="Pause 60 entries").click()
+    expect(page.get_by_text("Paused 60 entries.")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"q=a%2A|q=a\*"))
+    assert {name for name in schedule if not schedule[name].enabled} == {
+        f"a{number}" for number in range(60)
+    }

@@ -422,3 +422,59 @@ def test_saving_the_form_schedules_an_entry(
     redis_client.zrem("redbeat::schedule", "redbeat:orders")
     edited(browser, "orders", "every", "7200")
     assert schedule["orders"].status.state == "scheduled"
+
+
+def test_an_action_in_a_row_and_on_a_selection_keeps_the_search(
+    browser: Browser, make: Make
+) -> None:
+    make("orders")
+    make("other")
+    page = browser.get("/", q="ord", sort="name")
+    assert 'formaction="/entry/pause?name=orders"' in page
+    assert 'formaction="/entry/trigger?name=orders"' in page
+    search = {"search": "?q=ord&sort=name"}
+    for action, message in (("pause", "Paused orders."), ("resume", "Resumed orders.")):
+        answer = browser.send(f"/entry/{action}", "orders", **search)
+        assert answer.location == "/?q=ord&sort=name"
+        assert message in browser.get(answer.location)
+    chosen = {"action": "pause", "entry": "orders", **search}
+    page = browser.send("/selected", **chosen).text
+    assert 'href="/?q=ord&amp;sort=name">Cancel' in page
+    assert 'name="search" value="?q=ord&amp;sort=name"' in page
+    answer = browser.send("/selected", **chosen, confirmed="1")
+    assert answer.location == "/?q=ord&sort=name"
+
+
+@pytest.mark.parametrize("search", ["//evil.example/", "?x=\r\nX: y", "?a", "?q=%ff", "https://x"])
+def test_an_action_leads_to_no_other_site(browser: Browser, make: Make, search: str) -> None:
+    make("orders")
+    answer = browser.send("/entry/pause", "orders", search=search)
+    assert answer.status_code == 303
+    assert answer.location.split("?")[0] == "/"
+
+
+def test_all_that_match_are_selected(browser: Browser, schedule: Schedule) -> None:
+    schedule.save_all(
+        RedBeatSchedulerEntry(f"{kind}{number}", "task", 3600, app=schedule.app)
+        for kind in ("a", "b")
+        for number in range(60)
+    )
+    assert "All 60 that match" in browser.get("/", q="a*")
+    assert "that match" not in browser.get("/", q="a1*")
+    fields = {"action": "pause", "all": "1", "search": "?q=a*&per=20&sort=-name"}
+    page = browser.send("/selected", **fields, entry="b1").text
+    assert "Pause 60 entries?" in page
+    assert {name for name in schedule if f'name="entry" value="{name}"' in page} == {
+        f"a{number}" for number in range(60)
+    }
+    assert browser.send("/selected", **{**fields, "search": "?sort=odd"}).status_code == 400
+
+
+def test_at_most_500_that_match_are_selected(browser: Browser, schedule: Schedule) -> None:
+    schedule.save_all(
+        RedBeatSchedulerEntry(f"e{number}", "task", 3600, app=schedule.app) for number in range(501)
+    )
+    assert "The first 500 that match" in browser.get("/")
+    page = browser.send("/selected", action="pause", all="1", search="?").text
+    assert page.count('name="entry"') == 500
+    assert "At most 500 entries are taken at once" in page
