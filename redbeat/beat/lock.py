@@ -80,6 +80,8 @@ class BeatLock:
         self._holder = ""
         self._holder_ttl = 0.0
         self._looked_at = self._silent_seconds = 0.0
+        #: The dead leader that the log names, until this beat has taken over, or it is back.
+        self._named_dead = ""
 
     @property
     def holder(self) -> str:
@@ -161,7 +163,7 @@ class BeatLock:
         now = self._clock()
         passed, ttl_drop = now - self._looked_at, self._holder_ttl - reply.holder_ttl
         if reply.holder != self._holder or ttl_drop < passed / 2:
-            self._silent_seconds = 0.0
+            self._silent_seconds, self._named_dead = 0.0, ""
         else:
             # Limit the added time, because an outage that delayed this check may also have
             # prevented renewals by the leader.
@@ -181,10 +183,12 @@ class BeatLock:
             silence = self._silent(self._holder)
             if silence < SILENCE:
                 return ""
-        logger.warning(
-            "beat: The leader %s is silent for %.0f s, so this beat takes over %s",
-            *(self._holder, silence, self.key),
-        )
+        if self._holder != self._named_dead:  # Redis may refuse the takeover, again and again
+            self._named_dead = self._holder
+            logger.warning(
+                "beat: The leader %s is silent for %.0f s, so this beat takes over %s",
+                *(self._holder, silence, self.key),
+            )
         return self._holder
 
 

@@ -395,7 +395,8 @@ class PartedBeat:
         if self.available:
             health.completed()
         else:
-            health.failed(next(filter(None, (part.failure for part in parts)), "no answer"))
+            reason = next(filter(None, (part.failure for part in parts)), "no answer")
+            health.failed(reason, refused=any(part.may_answer for part in parts))
 
 
 def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:

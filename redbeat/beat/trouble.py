@@ -152,7 +152,8 @@ class FailedTicks:
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
-        self._health.failed(printable(f"{kind}: {error}"))
+        refused = isinstance(error, ResponseError)
+        self._health.failed(printable(f"{kind}: {error}"), refused=refused)
         # Log the first error of each kind, because a lasting error may follow a short one such as
         # "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):

@@ -89,7 +89,8 @@ def _shard(shard: Shard) -> str:
 def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     if beat.host is None:
         return f"{beat.token}, a beat of RedBeat 2"
-    since = f", since {console.when(beat.since)}" if beat.since else ""
+    begin = beat.leads_since or beat.since
+    since = f", since {console.when(begin)}" if begin else ""
     ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
     seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""
     return f"{beat.host}, pid {beat.pid}{since}{seen}"

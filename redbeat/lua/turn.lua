@@ -24,11 +24,22 @@ if type(holder) == 'table' then
   holder = 'a key that is not a lock'
 end
 
+-- Notes that a standby is there. Returns the error if Redis takes no writes: then this beat could not
+-- take over either. Without a right to the key it stands by all the same.
+local function stand_by()
+  local noted = redis.pcall('ZADD', aside .. 'beats', now_text, token .. ' lock')
+  local err = type(noted) == 'table' and noted.err or ''
+  for _, word in ipairs({'READONLY', 'OOM ', 'MISCONF', 'NOREPLICAS'}) do
+    if string.find(err, word, 1, true) then
+      return noted
+    end
+  end
+end
+
 -- Idle turns return before the functions below are made, which takes longer than the turn itself.
 if head.idle then
   if holder and holder ~= token and holder ~= head.dead then
-    redis.pcall('ZADD', aside .. 'beats', now_text, token .. ' lock')
-    return {cjson.encode({
+    return stand_by() or {cjson.encode({
       standing = 0, now = now_text, holder = holder,
       holder_ttl = redis.call('PTTL', lock) / 1000})}
   end
@@ -67,8 +78,14 @@ if lock and (not holder or holder == head.dead or (holder == token and not head.
   -- Also if the reply that told this beat so was lost.
   reply.standing, reply.holder = 2, token
   redis.call('SET', lock, token, 'PX', head.ttl)
+  side('HSET', 'stats', 'leader', now_text .. ' ' .. token)
+  side('HDEL', 'stats', 'problem')  -- that of an earlier beat
 elseif lock and holder ~= token then
   reply.standing, reply.holder_ttl = 0, redis.call('PTTL', lock) / 1000
+  local refused = look and stand_by()
+  if refused then
+    return refused
+  end
 end
 
 local before = redis.call('ZCARD', schedule)

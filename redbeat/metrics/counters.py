@@ -33,8 +33,6 @@ RESULTS: Final = {
 
 ROUND_TRIPS: Final = "round_trips"
 
-LEADER: Final = "leader"
-
 #: Microseconds per second. Redis stores sums of seconds as whole microseconds.
 MICROSECONDS: Final = 1_000_000
 

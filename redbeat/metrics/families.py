@@ -153,7 +153,8 @@ def health_gauges(
 class BeatCollector(Collector):
     """Collects the metrics of one beat: its counters, its health and a snapshot of the schedule.
 
-    If Redis did not answer the last tick, the metrics contain no snapshot.
+    If Redis did not answer the last tick, the metrics contain no snapshot; they do if it refused
+    to write.
     """
 
     def __init__(
@@ -164,8 +165,9 @@ class BeatCollector(Collector):
     def collect(self) -> Iterator[core.Metric]:
         """Yield the metrics. Takes four round trips, or none while Redis is unavailable."""
         health = self._health
-        snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
-        yield from health_gauges(health.leads, health.tick_age, health.redis_up)
+        snapshot = _snapshot_or_none(self._take_snapshot) if health.may_answer else None
+        redis_up = health.redis_up or snapshot is not None
+        yield from health_gauges(health.leads, health.tick_age, redis_up)
         yield from counters_of(self._totals())
         if snapshot is not None:
             yield from schedule_gauges(snapshot)

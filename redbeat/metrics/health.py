@@ -34,6 +34,7 @@ class BeatHealth:
         self._completed_at: float | None = None
         #: Why the last tick failed, "" if it did not.
         self.failure = ""
+        self._refused = False
         self._no_lock = False
         #: The reason why the beat cannot publish, "" if the beat can publish.
         self.problem = ""
@@ -56,9 +57,12 @@ class BeatHealth:
         """Record a successful tick."""
         self._completed_at, self.failure = self._clock(), ""
 
-    def failed(self, reason: str) -> None:
-        """Record a tick that failed because of Redis; ``reason`` is in one line."""
-        self.failure = reason
+    def failed(self, reason: str, *, refused: bool = False) -> None:
+        """Record a tick that failed because of Redis, or that Redis has ``refused``.
+
+        ``reason`` is in one line.
+        """
+        self.failure, self._refused = reason, refused
 
     # -- other threads -------------------------------------------------------------------------
 
@@ -66,6 +70,11 @@ class BeatHealth:
     def redis_up(self) -> bool:
         """Whether Redis answered the last tick."""
         return self._completed_at is not None and not self.failure
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether Redis may answer a reader: a read-only or full one refuses only writes."""
+        return self.redis_up or self._refused
 
     @property
     def tick_age(self) -> float | None:

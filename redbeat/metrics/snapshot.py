@@ -12,7 +12,7 @@ from redbeat.entries import decide, state, status
 from redbeat.storage import reading
 from redbeat.storage.beats import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
 
-from .counters import LEADER, split
+from .counters import split
 from .problems import Finding, problems_of
 
 
@@ -126,21 +126,24 @@ class Snapshot:
     @property
     def beats(self) -> set[str]:
         """The tokens of the leader and of all beats with a recent heartbeat."""
-        holder = {self.counts.holder} if self.counts.holder else set()
-        return holder.union(beat.token for beat in self.counts.beats)
+        leader = {self.counts.holder} if self.counts.holder and self.leads else set()
+        return leader.union(beat.token for beat in self.counts.beats)
 
     @property
     def leads(self) -> bool:
-        """Whether any beat leads; if the lock is disabled, whether any beat is active."""
+        """Whether any beat leads; if the lock is disabled, whether any beat is active.
+
+        A dead leader holds the lock until it expires, but leads no more.
+        """
         if not self.shared:
-            return bool(self.counts.holder)
+            is_dead = any(one.kind == "leader" for one in self.problems)
+            return bool(self.counts.holder) and not is_dead
         return not all(beat.locked for beat in self.counts.beats)
 
     @property
     def lock_age(self) -> float | None:
         """The seconds since the leader acquired the lock, None if unknown."""
-        since, _, token = self.stats.get(LEADER, "").partition(" ")
-        return self._age(since) if token and token == self.counts.holder else None
+        return self._age(self.counts.leads_since)
 
     @property
     def tick_age(self) -> float | None:
@@ -150,7 +153,7 @@ class Snapshot:
         """
         if led_by_redbeat_2(self.counts):
             return None
-        return self._age(self.stats.get(reading.LAST_TICK, ""))
+        return self._age(seconds_in(self.stats.get(reading.LAST_TICK, "")))
 
     def totals(self, max_entries: int) -> dict[str, int]:
         """Return the counters of all beats by field.
@@ -165,9 +168,8 @@ class Snapshot:
             if (number := whole_in(text)) is not None and (by_entry or split(field) is None)
         }
 
-    def _age(self, instant: str) -> float | None:
-        seconds = seconds_in(instant)
-        return None if seconds is None else max(self.counts.now - seconds, 0.0)
+    def _age(self, since: float | None) -> float | None:
+        return None if since is None else max(self.counts.now - since, 0.0)
 
 
 def take_snapshot(

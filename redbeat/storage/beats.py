@@ -33,9 +33,9 @@ class BeatInfo(NamedTuple):
     """Identifies the process of a beat.
 
     ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
-    of RedBeat 2, because a token of RedBeat 2 does not contain these fields. ``last_seen`` (UTC) is
-    the time of the beat's last request. The function ``status`` sets ``last_seen``, but only for
-    beats of RedBeat 3.
+    of RedBeat 2, because a token of RedBeat 2 does not contain these fields. The function
+    ``status`` sets two more, for beats of RedBeat 3: ``last_seen`` (UTC) is the time of the beat's
+    last request, ``leads_since`` (UTC) when the leader took the lock.
     """
 
     token: str
@@ -43,6 +43,7 @@ class BeatInfo(NamedTuple):
     pid: int | None = None
     since: datetime | None = None
     last_seen: datetime | None = None
+    leads_since: datetime | None = None
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:

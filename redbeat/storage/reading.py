@@ -149,6 +149,8 @@ class Counts(NamedTuple):
     expected: Sequence[str] = ()
     #: When the leader last completed a tick, None if unknown.
     last_tick: float | None = None
+    #: Since when the leader leads, None if unknown.
+    leads_since: float | None = None
     #: By how many seconds the clock of a beat's host is ahead, 0 for a normal difference.
     host_ahead: float = 0.0
     #: For each of several shards, the token of the lock holder and the number of entries.
@@ -540,12 +542,13 @@ class Reading:
         head: dict[str, Any] = json.loads(text_of(text))
         now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
         names = ("members", "statics", "quarantined", "disabled", "parked", "due")
+        holder, (since, _, token) = valid_text(head["holder"]), head["leader"].partition(" ")
         pairs = zip(beats[::2], beats[1::2], strict=True)
         return Counts(
             now=now,
             **{name: head[name] for name in names},
             first_due=score_in(head["first_due"]) if head["first_due"] else None,
-            holder=valid_text(head["holder"]),
+            holder=holder,
             beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs],
             problem=valid_text(head["problem"])
             or self._note_side_error(head.get("side_error", "")),
@@ -555,6 +558,7 @@ class Reading:
             most_failed=_numbered(head["most_failed"]),
             expected=head["expected"],
             last_tick=seconds_in(head["last_tick"]),
+            leads_since=seconds_in(since) if valid_text(token) == holder else None,
             host_ahead=number_in(head["host_ahead"]) or 0.0,
         )
 

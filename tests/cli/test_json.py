@@ -148,7 +148,7 @@ def test_the_status_has_the_documented_fields(
     (found,) = run("status", "--json").json
     check(found, STATUS)
     assert found["most_late"] > 0
-    seen = {"last_seen": "time or null"}
+    seen = {"last_seen": "time or null", "leads_since": "time or null"}
     for beat in (found["leader"], *found["beats"], *found["standbys"]):
         check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time", **seen})
 

@@ -56,6 +56,7 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
         "pid": 4711,
         "since": "2023-11-14T22:13:20+00:00",
         "last_seen": None,
+        "leads_since": None,
     }
     assert (found["healthy"], found["leader"], found["beats"]) == (True, leader, [leader])
     entries = {"scheduled": 2, "failing": 0, "paused": 1, "finished": 0, "quarantined": 0}
@@ -64,6 +65,16 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
     assert found["redis"]["version"] == server.get("valkey_version", server["redis_version"])
     assert found["redis"]["mode"] in ("standalone", "cluster")
     assert found["versions"]["redbeat"] == "3.0.0.dev0"
+
+
+def test_since_when_the_leader_leads(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.set("redbeat::lock", TOKEN)
+    for token, since in ((TOKEN, "2023-11-14 22:30:00"), ("another", "2023-11-14 22:13:20")):
+        redis_client.hset(".redbeat::stats", "leader", f"1700001000.25 {token}")
+        assert f"Leader    web-1, pid 4711, since {since} UTC" in run("status").lines
+    redis_client.hset(".redbeat::stats", "leader", f"1700001000.25 {TOKEN}")
+    (found,) = run("status", "--json").json
+    assert found["leader"]["leads_since"] == "2023-11-14T22:30:00.250000+00:00"
 
 
 @pytest.mark.parametrize("since", ["a presence", "a tick"])

@@ -89,9 +89,9 @@ class Target:
 
 def own_names() -> set[str]:
     """Return the names of all metrics of RedBeat, without the metrics of the process."""
-    counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
+    counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [], leads_since=0.5)
     overdue, problems = [Overdue("a", None, 2.0, 1.0)], [finding("late", "an entry is late")]
-    found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False, overdue, problems)
+    found = Snapshot(counts, {}, 0.0, 1.0, False, overdue, problems)
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}
     families = (
         *health_gauges(True, 1.0, True),

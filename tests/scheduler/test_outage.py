@@ -181,6 +181,48 @@ def test_read_only_replica(restartable: World, log: pytest.LogCaptureFixture) ->
     assert lines(log, "Redis is not available") == 1
 
 
+def test_a_standby_that_cannot_take_over_says_so_once(
+    restartable: World, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
+    """The leader is dead when Redis becomes read-only."""
+    restartable.scheduler().tick()
+    standby = restartable.scheduler_of(RecordingScheduler, clock)
+    for _ in range(21):
+        standby.tick()
+        clock.advance(1.0)
+        restartable.client.pexpire(LOCK, restartable.client.pttl(LOCK) - 1000)
+    restartable.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    tick_until_gone(standby, 100)
+    assert lines(log, "takes over") == 1
+    assert lines(log, "ReadOnlyError") == 1 + len([32, 64])
+    assert "ReadOnlyError" in standby.beat.health.failure
+    restartable.client.execute_command("REPLICAOF", "NO", "ONE")
+    standby.tick()
+    assert standby.beat.health.ready() == (True, "leader")
+    assert lines(log, "takes over") == 1
+
+
+def test_a_standby_is_told_that_redis_is_read_only(restartable: World, clock: Clock) -> None:
+    """It takes nothing from a leader that cannot renew its lock only because Redis refuses."""
+    leader = restartable.scheduler()
+    leader.tick()
+    standby = restartable.scheduler_of(RecordingScheduler, clock)
+    standby.tick()
+    standby.tick()
+    restartable.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    for _ in range(30):
+        assert tick_until_gone(standby, 1)
+        clock.advance(1.0)
+    ready = standby.beat.health.ready()
+    assert not ready.ok
+    assert "read only" in ready.why
+    restartable.client.execute_command("REPLICAOF", "NO", "ONE")
+    standby.tick()
+    assert standby.beat.health.ready() == (True, "standby")
+    assert leader.lock is not None
+    assert restartable.client.get(LOCK) == leader.lock.token
+
+
 def test_out_of_memory_sends_nothing_and_goes_on_later(restartable: World) -> None:
     restartable.app.conf.redbeat_lock_key = None
     restartable.put("a", interval_json(60), restartable.ago(90))

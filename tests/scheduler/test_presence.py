@@ -15,7 +15,7 @@ from redbeat.storage.words import LEADS, STANDBY
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
-from .conftest import BEATS, LOCK, RecordingScheduler, World
+from .conftest import BEATS, LOCK, STATS, RecordingScheduler, World
 
 KEYS = Keys(PREFIX)
 
@@ -56,6 +56,31 @@ def test_the_status_lists_the_leader_and_the_standbys(world: World) -> None:
     for beat in (found.leader, *found.standbys):
         assert beat.last_seen is not None
         assert 0 <= (found.now - beat.last_seen).total_seconds() < 30
+
+
+def test_the_status_tells_since_when_the_leader_leads(world: World) -> None:
+    leader, standby = present(world, 2)
+    begin = world.now()
+    first = Schedule(world.app).status().leader
+    assert first is not None
+    assert first.leads_since is not None
+    assert first.leads_since.timestamp() < begin
+    leader.close()
+    assert Schedule(world.app).status().leader is None
+    standby.tick()
+    now = Schedule(world.app).status().leader
+    assert now is not None
+    assert now.token == token_of(standby)
+    assert now.leads_since is not None
+    assert now.leads_since.timestamp() > begin, "not when its process began"
+
+
+def test_a_problem_of_the_leader_before_is_gone_after_a_takeover(world: World) -> None:
+    leader, standby = present(world, 2)
+    world.client.hset(STATS, "problem", "the broker is not available: redis://dead")
+    leader.close()
+    standby.tick()
+    assert Schedule(world.app).status().problems == []
 
 
 def test_a_standby_notes_nothing_but_its_presence(world: World) -> None:
@@ -131,10 +156,15 @@ def full() -> Iterator[Place]:
         client.close()
 
 
-def test_a_standby_goes_on_when_memory_is_full(full: Place) -> None:
-    reply = Place(full.client).turn(60_000)
-    assert (reply.standing, reply.holder) == (STANDBY, "leader")
-    assert not full.client.exists(BEATS)
+def test_a_standby_finds_out_that_memory_is_full(full: Place) -> None:
+    """It could not take over either, so it is not ready."""
+    store, lock = Store(full.client, KEYS), (LOCK, 60_000, "")
+    requests = [Request("me", lock, look=Look(), counts_id=counts_id) for counts_id in ("c", "")]
+    for request in requests:
+        with pytest.raises(redis.OutOfMemoryError):
+            store.turn(request)
+    full.client.config_set("maxmemory", 0)
+    assert [store.turn(request).standing for request in requests] == [STANDBY, STANDBY]
 
 
 def test_a_leader_renews_its_lock_when_memory_is_full(full: Place) -> None:

@@ -303,6 +303,9 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.
     for text in ("host-8", 'class="badge standby"', "Last tick", "s ago", "unknown"):
         assert text in page, text
     assert "Leader: <b>host-7</b>, <b>1</b> standby" in browser.get("/")
+    taken = f"{now - 7200} redbeat3:host-7:4711:{since}:abc"
+    client.hset(".redbeat::stats", "leader", taken)
+    assert re.search(r">2 h(?: \d s)? ago<", browser.get("/beats"))
     assert app.conf.redbeat_redis_url.split("/")[2] in page
 
 

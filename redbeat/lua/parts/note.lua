@@ -69,10 +69,7 @@ local function note_turn(reply, before, keys)
   end
   note_beat()
   note_counts(reply, before)
-  if reply.standing == 2 then
-    side('HSET', 'stats', 'leader', now_text .. ' ' .. token)
-  end
-  if reply.standing == 2 or (is_new and not lock) then
+  if is_new and not lock then
     side('HDEL', 'stats', 'problem')  -- that of an earlier beat
   end
   local count = redis.pcall('SCARD', statics)
