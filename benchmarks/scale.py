@@ -67,7 +67,7 @@ RARE = 1000
 #: Title -> arguments of ``celery redbeat``.
 COMMANDS = {
     "list --limit 20": ("list", "--limit", "20"),
-    "list --pattern 'tenant-0042:*'": ("list", "--pattern", "tenant-0042:*"),
+    "list --match 'tenant-0042:*'": ("list", "--match", "tenant-0042:*"),
     "list --sort name --limit 20": ("list", "--sort", "name", "--limit", "20"),
     "list --sort task --limit 20": ("list", "--sort", "task", "--limit", "20"),
     "list --state paused --limit 20": ("list", "--state", "paused", "--limit", "20"),

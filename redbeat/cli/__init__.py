@@ -36,6 +36,16 @@ MODULES: Final = {
 COMMANDS: Final = {name: module for module, names in MODULES.items() for name in names}
 
 
+#: The commands as the help lists them, by what they are for.
+GROUPS: Final = {
+    "Look": ("status", "list", "show", "history", "upcoming", "timeline", "simulate"),
+    "Change": ("add", "edit", "delete", "plan", "apply", "calendar", "calendars"),
+    "Operate": ("doctor", "pause", "resume", "trigger", "backfill"),
+    "Move": ("export", "import", "migrate-prefix", "shard"),
+    "Serve": ("web", "exporter"),
+}
+
+
 class LazyGroup(DYMGroup):
     """A command group that imports the module of a command when click looks up the command."""
 
@@ -50,6 +60,16 @@ class LazyGroup(DYMGroup):
         found = vars(import_module(f"redbeat.cli.{COMMANDS[cmd_name]}")).values()
         commands = (each for each in found if isinstance(each, click.Command))
         return next(command for command in commands if command.name == cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help, below the headings of their groups."""
+        width = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), one.get_short_help_str(80)) for name, one in found if one]
+                )
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes into the help, below the list of commands."""

@@ -30,11 +30,13 @@ from .command import (
     command,
     failure,
 )
-from .options import option
+from .options import argument, option
 
 DETAILED: Final = "--detailed-exitcode"
 
-FILE: Final = click.argument("file", type=click.Path(allow_dash=True))
+FILE: Final = argument(
+    "file", type=click.Path(allow_dash=True), help="Entries and their owner, in TOML or JSON."
+)
 ADOPT: Final = option(
     "--adopt",
     is_flag=True,

@@ -19,7 +19,7 @@ from redbeat.printing import plural
 
 from .command import Console, command, progress
 from .entry_options import as_option_errors
-from .options import INSTANT, Parsed, entry_names, existing, load, option, option_error
+from .options import INSTANT, Parsed, entry_argument, existing, load, option, option_error
 
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
@@ -38,7 +38,7 @@ def rate_from(text: str) -> float:
 
 
 @command("backfill")
-@click.argument("name", shell_complete=entry_names)
+@entry_argument
 @option(
     "--from",
     "since",

@@ -12,7 +12,7 @@ from redbeat.printing import plural
 from redbeat.schedules.calendars import Calendar
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
-from .options import option, option_error
+from .options import argument, option, option_error
 
 TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 
@@ -32,7 +32,7 @@ def _row(one: Calendar) -> tuple[str, ...]:
 
 
 @command("calendar")
-@click.argument("name")
+@argument("name", help="Name of the calendar.")
 @option(
     "--day",
     "days",

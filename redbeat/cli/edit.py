@@ -17,7 +17,7 @@ from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 from . import checks
 from .command import EX_CONFLICT, Console, command, failure
 from .entry_options import as_option_errors, entry_options, table_from
-from .options import entry_names, load, option, option_error, task_names
+from .options import argument, entry_argument, load, option, option_error, task_names
 
 #: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
@@ -28,8 +28,8 @@ KNOWN: Final = (*FIELDS, "managed_by")
 
 
 @command("add")
-@click.argument("name")
-@click.argument("task", shell_complete=task_names)
+@argument("name", help="Name of the new entry.")
+@argument("task", help="Name of the task to run.", shell_complete=task_names)
 @entry_options
 def add(console: Console, name: str, task: str, **values: Any) -> None:
     """Add the entry NAME, which runs TASK.
@@ -52,7 +52,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 
 @command("edit")
-@click.argument("name", shell_complete=entry_names)
+@entry_argument
 @option(
     "--task",
     example="proj.tasks.report",

@@ -20,7 +20,7 @@ from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 
 from . import apply, checks
 from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
-from .options import option, option_error
+from .options import argument, option, option_error
 
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
@@ -74,7 +74,7 @@ ROLLBACK: Final = (
 
 
 @command("export")
-@click.argument("file", default="-")
+@argument("file", metavar="[FILE]", default="-", help="File to write, instead of standard output.")
 @option("--history", is_flag=True, help="Include the last runs and the number of runs per entry.")
 def export(console: Console, file: str, history: bool) -> None:
     """Write all calendars and entries to FILE as JSON lines.
@@ -137,9 +137,14 @@ def _output(file: str) -> Iterator[IO[str]]:
 
 
 @command("import")
-@click.argument("file", required=False)
+@argument("file", metavar="[FILE]", required=False, help="File to read; - is standard input.")
 @option(
-    "--from", "file_format", type=click.Choice(FORMATS), default=FORMATS[0], help="Format of FILE."
+    "--format",
+    "file_format",
+    alias="--from",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    help="Format of FILE.",
 )
 @option(
     "--database",
@@ -217,12 +222,12 @@ def _source(
 ) -> tuple[str, Iterator[Incoming]]:
     """Return the name of the source, as used in messages, and the entries of the source."""
     if database is not None and (file_format != DJANGO or file is not None):
-        problem = f"only works with --from {DJANGO} and without FILE"
+        problem = f"only works with --format {DJANGO} and without FILE"
         raise option_error(console.ctx, "database", problem)
     if file is not None:
         return file, read_source(file_format, console.schedule, file, sys.stdin.buffer)
     if file_format != DJANGO:
-        problem = f"Missing argument 'FILE'; only --from {DJANGO} works without FILE"
+        problem = f"Missing argument 'FILE'; only --format {DJANGO} works without FILE"
         raise click.UsageError(problem, console.ctx)
     alias = database or django.DEFAULT_ALIAS
     return f"database {alias}", django.read_database(console.schedule, alias)

@@ -13,14 +13,20 @@ from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
-from .options import entry_names, not_found, option, options, problem_of
+from .options import argument, entry_names, not_found, option, options, problem_of
 
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
 
 #: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
 names_or_pattern: Final = options(
-    click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names),
+    argument(
+        "names",
+        nargs=-1,
+        metavar="[NAME]...",
+        help="Names of entries.",
+        shell_complete=entry_names,
+    ),
     option(
         "--match",
         metavar="GLOB",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from glob import escape
 from itertools import islice
 from typing import Any, Final
@@ -36,20 +36,53 @@ from .command import EX_NOT_FOUND, Console, failure, schedule_of
 CLEARED: Final = object()
 
 
+class Argument(click.Argument):
+    """An argument with a line in the help; the ``help`` of click's own needs click 8.5."""
+
+    help_group = "Arguments"
+
+    def __init__(self, *args: Any, help: str, **kwargs: Any) -> None:  # noqa: A002
+        super().__init__(*args, **kwargs)
+        self._line = self.human_readable_name, help
+
+    def get_help_record(self, _ctx: click.Context) -> tuple[str, str]:
+        """Return the name of the argument and its help."""
+        return self._line
+
+
+argument: Final = partial(click.argument, cls=Argument)
+
+
 class ExampleOption(CeleryOption):
     """A command-line option whose error messages include ``example``, a valid value.
 
     The default of an option is an example, too. An option that takes any text needs no example.
     A ``clearable`` option also accepts the word ``none``, and then has the value :data:`CLEARED`.
+    The option also has its earlier name ``alias``, which the help and completions leave out.
     """
 
+    opts: list[str]
+
     def __init__(
-        self, *args: Any, example: str = "", clearable: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        example: str = "",
+        clearable: bool = False,
+        alias: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.alias = alias
         valid = example or kwargs.get("default")
         self.example = f"{max(self.opts, key=len)} {valid}" if valid else ""
         self.clearable = clearable
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know the option, by its alias too."""
+        shown = self.opts
+        self.opts = [*shown, self.alias] if self.alias else shown
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the converted value, or :data:`CLEARED` for the word ``none``."""
@@ -222,3 +255,6 @@ def _tasks(app: Celery, start: str) -> Iterator[str]:
 #: Completion functions for command parameters that are names of entries or tasks.
 entry_names: Final = _complete(complete_entries)
 task_names: Final = _complete(_tasks)
+
+#: Adds the argument NAME, the name of an entry, to a command.
+entry_argument: Final = argument("name", help="Name of an entry.", shell_complete=entry_names)

@@ -23,15 +23,15 @@ from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
-from .options import option
+from .options import argument, option
 
 #: The number of entries for each outcome of a copy.
 Counts = dict[str, int]
 
 
 @command("migrate-prefix")
-@click.argument("old")
-@click.argument("new")
+@argument("old", help="Prefix of the stored entries, such as redbeat:")
+@argument("new", help="Prefix of their copies.")
 @option("--delete", is_flag=True, help="After the copy, delete the copied entries under OLD.")
 @option("--dry-run", is_flag=True, help="Print what would be done, but write nothing.")
 @option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
@@ -115,7 +115,7 @@ def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
 
 
 @command("shard")
-@click.argument("shards", type=click.IntRange(1, MAX_SHARDS))
+@argument("shards", type=click.IntRange(1, MAX_SHARDS), help="Number of shards.")
 @option("--delete", is_flag=True, help="After the copy, delete the entries under earlier prefixes.")
 @option("--dry-run", is_flag=True, help="Print the size of each new shard, but write nothing.")
 @option("--force", is_flag=True, help="Continue even if a beat runs or an entry cannot be copied.")

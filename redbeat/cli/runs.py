@@ -21,7 +21,7 @@ from redbeat.transfer.incoming import Problem, UnreadableSourceError
 from . import import_export
 from .command import EX_UNREADABLE, Console, command, failure
 from .entry_options import as_option_errors, schedule_options, table_from
-from .options import INSTANT, SECONDS, entry_names, load, not_found, option, option_error
+from .options import INSTANT, SECONDS, argument, entry_names, load, not_found, option, option_error
 
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {
@@ -35,7 +35,13 @@ PLAN: Final = "plan"
 
 
 @command("upcoming")
-@click.argument("name", required=False, shell_complete=entry_names)
+@argument(
+    "name",
+    metavar="[NAME]",
+    required=False,
+    help="Name of an entry; without, all.",
+    shell_complete=entry_names,
+)
 @option(
     "-n",
     "--number",
@@ -80,7 +86,8 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
 )
 @option(
-    "--pattern",
+    "--match",
+    alias="--pattern",
     metavar="GLOB",
     default="*",
     help="Count only the runs of entries whose name matches this pattern.",
@@ -91,11 +98,11 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     default=20,
     help="Maximum number of rows. The busiest minute also counts entries without a row.",
 )
-def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
-    """Show the number of upcoming runs of each entry, and the busiest minute."""
+def timeline(console: Console, span: float, match: str, limit: int) -> None:
+    """Count the upcoming runs, and find the busiest minute."""
     now = datetime.now(UTC)
     minutes = forecast.minutes_between(now, now + timedelta(seconds=span))
-    found = console.schedule.load(minutes, pattern, totals=True)
+    found = console.schedule.load(minutes, match, totals=True)
     if console.as_json:
         console.emit(as_json.timeline_json(minutes, found))
     elif found.entries:
@@ -118,7 +125,13 @@ def _write_busiest(console: Console, found: forecast.Load) -> None:
 
 
 @command("simulate")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names)
+@argument(
+    "names",
+    nargs=-1,
+    metavar="[NAME]...",
+    help="Names of entries; without, all.",
+    shell_complete=entry_names,
+)
 @option(
     "--from",
     "since",
@@ -158,7 +171,7 @@ def simulate(
     file_format: str,
     **values: Any,
 ) -> None:
-    """Show which runs took place, or will take place, in a period.
+    """Show the past or future runs of a period.
 
     Without NAME, all enabled entries are simulated. If schedule options or --file define new rules,
     the command compares the runs under the new rules with the runs under the stored rules.

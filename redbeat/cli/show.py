@@ -27,7 +27,7 @@ from redbeat.transfer.entry_file import CALL
 from . import entry_options
 from .backfill import progress_text
 from .command import Console, command
-from .options import INSTANT, entry_names, existing, load, option
+from .options import INSTANT, entry_argument, existing, load, option
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
@@ -41,7 +41,12 @@ SORTS: Final = ("due", *find.ORDERS)
 
 
 @command("list")
-@option("--pattern", metavar="GLOB", help="List only entries whose name matches this pattern.")
+@option(
+    "--match",
+    alias="--pattern",
+    metavar="GLOB",
+    help="List only entries whose name matches this pattern.",
+)
 @option("--task", metavar="GLOB", help="List only entries whose task name matches this pattern.")
 @option(
     "--state",
@@ -79,7 +84,7 @@ SORTS: Final = ("due", *find.ORDERS)
 )
 def list_(
     console: Console,
-    pattern: str | None,
+    match: str | None,
     task: str | None,
     states: tuple[EntryState, ...],
     last_result: str | None,
@@ -90,7 +95,7 @@ def list_(
 ) -> None:
     """List entries, the next due entry first."""
     conditions = (None, static, due_before, states or STATES, last_result)
-    filters = find.Filter.of(pattern, task, *conditions)
+    filters = find.Filter.of(match, task, *conditions)
     records: Iterable[Record]
     if sort == "due":
         found = find.Search(console.schedule, filters).pages()
@@ -119,7 +124,7 @@ def _nothing(console: Console) -> str:
 
 
 @command("show")
-@click.argument("name", shell_complete=entry_names)
+@entry_argument
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
@@ -136,7 +141,7 @@ def show(console: Console, name: str) -> None:
 
 
 @command("history")
-@click.argument("name", shell_complete=entry_names)
+@entry_argument
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)

@@ -121,7 +121,8 @@ def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> No
     except OSError as error:
         problem = f"Cannot listen on {access.host}, port {port}: {error.strerror or error}"
         raise failure(problem, EX_UNHEALTHY) from error
-    console.note(f"The dashboard is at {dashboard.url}; press Ctrl-C to stop")
+    text = f"The dashboard is at {dashboard.url}; press Ctrl-C to stop"
+    console.result({"url": dashboard.url}, text)
     dashboard.run()
 
 
@@ -148,7 +149,7 @@ def exposure_warning(behind_proxy: bool) -> str:
     help="Port to listen on.",
 )
 def exporter(console: Console, host: str, port: int) -> None:
-    """Serve Prometheus metrics of the schedule until you stop the command.
+    """Serve Prometheus metrics of the schedule.
 
     The exporter reads everything from Redis, so one exporter covers all beats. The exporter keeps
     running while Redis is unreachable.

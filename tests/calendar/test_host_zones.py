@@ -50,7 +50,7 @@ def test_each_entrance_refuses_such_a_name(app: Celery, tmp_path: Path, name: st
     (tmp_path / "e.toml").write_text(f'managed_by = "me"\n{entry}')
     for words in (
         ["add", "e", "t", "--every", "60", "--timezone", name],
-        ["import", "--from", "crontab", str(tmp_path / "crontab")],
+        ["import", "--format", "crontab", str(tmp_path / "crontab")],
         ["plan", str(tmp_path / "e.toml")],
     ):
         ran = run_command(app, *words)

@@ -317,7 +317,7 @@ def test_an_import_warns_once_of_each_unknown_name(
     file = tmp_path / "crontab"
     crontab = "".join(f"{minute} * * * * {name}\n" for minute, name in lines)
     file.write_text(crontab + "".join(f"0 0 * * * no.{n}\n" for n in range(25)), encoding="ascii")
-    words = ("import", str(file), "--from", "crontab", *dry_run)
+    words = ("import", str(file), "--format", "crontab", *dry_run)
     ran = run(*words)
     assert ran.code == 0
     warnings = [line for line in ran.err.splitlines() if line.startswith("Warning")]

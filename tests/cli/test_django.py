@@ -1,4 +1,4 @@
-"""Tests of `celery redbeat import --from django-celery-beat` with a real Django project."""
+"""Tests of `celery redbeat import --format django-celery-beat` with a real Django project."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Shop:
 
     def load(self, *options: str, **env: str) -> ProcessResult:
         command = ("-m", "celery", "-A", "shop", "redbeat", "import")
-        return self.python(*command, "--from", "django-celery-beat", *options, **env)
+        return self.python(*command, "--format", "django-celery-beat", *options, **env)
 
 
 @pytest.fixture(scope="module")
@@ -263,12 +263,12 @@ def test_a_project_without_django_celery_beat_is_an_error(shop: Shop) -> None:
     ("arguments", "problem"),
     [
         (
-            ["--database", "other", "--from", "crontab", "f"],
-            "only works with --from django-celery-beat",
+            ["--database", "other", "--format", "crontab", "f"],
+            "only works with --format django-celery-beat",
         ),
-        (["--from", "django-celery-beat", "--database", "x", "f"], "without FILE"),
+        (["--format", "django-celery-beat", "--database", "x", "f"], "without FILE"),
         ([], "Missing argument 'FILE'"),
-        (["--from", "crontab"], "Missing argument 'FILE'"),
+        (["--format", "crontab"], "Missing argument 'FILE'"),
     ],
 )
 def test_a_contradictory_command_line_is_refused(
@@ -325,7 +325,7 @@ def test_a_project_that_cannot_be_read_is_an_error(
     run: Run, monkeypatch: pytest.MonkeyPatch, setup: Callable[[], None], problem: str
 ) -> None:
     django_of(monkeypatch, setup)
-    ran = run("import", "--from", "django-celery-beat")
+    ran = run("import", "--format", "django-celery-beat")
     assert ran.code == EX_UNREADABLE
     assert f"database default: cannot be read: {problem}" in ran.err
 
@@ -335,7 +335,7 @@ def test_a_host_without_django_is_an_error(run: Run, monkeypatch: pytest.MonkeyP
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr("redbeat.transfer.django.import_module", refuse)
-    ran = run("import", "--from", "django-celery-beat")
+    ran = run("import", "--format", "django-celery-beat")
     assert (ran.code, "No module named 'django'" in ran.err) == (EX_UNREADABLE, True), ran.err
 
 
@@ -343,7 +343,7 @@ def test_the_rows_of_a_database_are_read(run: Run, monkeypatch: pytest.MonkeyPat
     """Each table has the same rows: a schedule of each kind, and a task."""
     fields = {"every": 5, "period": "minutes", "name": "a", "task": "shop.sync", "interval": 1}
     django_of(monkeypatch, lambda: None, [{"pk": 1, "fields": fields}])
-    ran = run("import", "--from", "django-celery-beat")
+    ran = run("import", "--format", "django-celery-beat")
     assert (ran.code, "1 created" in ran.err) == (0, True), ran.err
     (entry,) = run("show", "a", "--json").json
     assert (entry["task"], entry["schedule_text"]) == ("shop.sync", "every 5 min")

@@ -161,7 +161,7 @@ def test_the_next_runs_of_each_row_equal_those_of_django_celery_beat(
     assert source.returncode == 0, source.stderr
     expected: dict[str, list[float]] = json.loads(source.stdout)
     with time_machine.travel(now, tick=False):
-        ran = run("import", "--from", "django-celery-beat", file)
+        ran = run("import", "--format", "django-celery-beat", file)
     assert (ran.code, f"{len(expected)} created" in ran.err) == (0, True), ran.err
 
     for name, runs in expected.items():

@@ -22,7 +22,7 @@ from celery.bin.celery import celery
 from celery.platforms import EX_UNAVAILABLE
 from click.shell_completion import BashComplete
 
-from redbeat.cli import COMMANDS, redbeat
+from redbeat.cli import COMMANDS, GROUPS, redbeat
 from tests.acceptance.processes import ROOT
 from tests.cli.commands import run_command
 from tests.cli.conftest import Run
@@ -46,11 +46,46 @@ def test_every_command_is_a_celery_command_with_help(run: Run, name: str) -> Non
     assert ran.out.startswith(f"Usage: celery redbeat {name} ")
     assert all(isinstance(param, (click.Argument, click.Option)) for param in command.params)
     assert all(param.help for param in command.params if isinstance(param, click.Option))
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    lines = ran.out.partition("\nArguments:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines] == [each.human_readable_name for each in arguments]
+    assert all(len(line.split()) > 2 for line in lines)
 
 
-def test_the_help_lists_every_command(run: Run) -> None:
+def test_the_help_lists_every_command_in_its_group(run: Run) -> None:
     out = run("--help").out
-    assert all(f"\n  {name} " in out for name in COMMANDS)
+    named = [name for names in GROUPS.values() for name in names]
+    assert sorted(named) == sorted(COMMANDS)
+    for title, names in GROUPS.items():
+        lines = out.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in lines] == [*names]
+    assert "..." not in out.partition("Look:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["list", "--json"], ("--match", "--pattern")),
+        (["timeline", "--json"], ("--match", "--pattern")),
+        (["import", "/dev/null"], ("--format", "--from")),
+    ],
+)
+def test_an_option_keeps_its_earlier_name(
+    run: Run, make: Make, words: list[str], names: tuple[str, str]
+) -> None:
+    """It is neither in the help nor completed."""
+    make("nightly", 600)
+    make("other", 600)
+    value = "crontab" if words[0] == "import" else "night*"
+    new, old = (run(*words, name, value) for name in names)
+    assert (new.code, new.err) == (old.code, old.err) == (0, old.err)
+    assert "other" not in new.out + old.out
+    assert ("nightly" in new.out) == ("nightly" in old.out) == (words[0] != "import")
+    assert names[1] not in run(words[0], "--help").out
+    complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
+    completed = [item.value for item in complete.get_completions(["redbeat", words[0]], "--")]
+    assert names[0] in completed
+    assert names[1] not in completed
 
 
 def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:

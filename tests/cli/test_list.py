@@ -45,7 +45,7 @@ def names(ran: CommandResult) -> list[str]:
     [
         ([], ["old", "billing-minute", "hour", "billing-day", "off"]),
         (["--limit", "2"], ["old", "billing-minute"]),
-        (["--pattern", "billing-*"], ["billing-minute", "billing-day"]),
+        (["--match", "billing-*"], ["billing-minute", "billing-day"]),
         (["--task", "billing.*"], ["billing-minute", "billing-day"]),
         (["--state", "paused"], ["off"]),
         (["--state", "paused", "--state", "quarantined"], ["off", "old"]),
@@ -55,7 +55,7 @@ def names(ran: CommandResult) -> list[str]:
         (["--sort", "name", "--limit", "1"], ["billing-day"]),
         (["--sort", "task"], ["old", "billing-day", "billing-minute", "hour", "off"]),
         (["--sort", "state"], ["off", "old", "billing-day", "billing-minute", "hour"]),
-        (["--pattern", "nothing"], []),
+        (["--match", "nothing"], []),
     ],
 )
 def test_filters_select_entries(run: Run, options: list[str], expected: list[str]) -> None:
@@ -102,10 +102,10 @@ def test_an_empty_schedule(run: Run, make: Make) -> None:
     assert (found.out, found.code) == ("", 0)
     assert found.err.startswith("No entries under the prefix redbeat: in redis://127.0.0.1:")
     make("a")
-    found = run("list", "--pattern", "b*")
+    found = run("list", "--match", "b*")
     assert found.err.startswith("None of the 1 entry under the prefix redbeat:")
-    assert run("list", "--pattern", "b*", "--json") == CommandResult("", "", 0)
-    assert run("list", "--pattern", "b*", before=("-q",)) == CommandResult("", "", 0)
+    assert run("list", "--match", "b*", "--json") == CommandResult("", "", 0)
+    assert run("list", "--match", "b*", before=("-q",)) == CommandResult("", "", 0)
 
 
 def test_a_row_is_one_line_of_a_terminal(redis_url: str, make: Make) -> None:
@@ -191,7 +191,7 @@ def test_entries_that_are_not_scheduled_come_last(
     assert names(run("list", "--json", "--state", "scheduled")) == ["b", "c"]
     assert names(run("list", "--json", "--sort", "name")) == ["a", "b", "c"]
     assert names(run("list", "--json", "--sort", "name", "--limit", "1")) == ["a"]
-    assert names(run("list", "--json", "--pattern", "a*")) == ["a"]
+    assert names(run("list", "--json", "--match", "a*")) == ["a"]
     assert names(run("list", "--json", "--limit", "2")) == ["b", "c"]
 
 

@@ -589,7 +589,7 @@ def test_a_crontab_file_is_imported(run: Run, app: Celery, tmp_path: Path) -> No
         "0 0 1 jan * proj.a",
         "0 9 * * 5-7 proj.c",
     )
-    assert run("import", "--from", "crontab", write(tmp_path / "f", *text)).code == 0
+    assert run("import", "--format", "crontab", write(tmp_path / "f", *text)).code == 0
     first, second = load(app, "proj.a-1"), load(app, "proj.a-2")
     assert first.schedule == crontab("*/5", "1-3")
     assert (first.task, first.timezone) == ("proj.a", None)
@@ -627,14 +627,14 @@ def test_a_bad_line_of_a_crontab_is_an_error(
     run: Run, tmp_path: Path, text: str, problem: str
 ) -> None:
     """The error contains the line number and the field."""
-    ran = run("import", "--from", "crontab", write(tmp_path / "f", "# one", text))
+    ran = run("import", "--format", "crontab", write(tmp_path / "f", "# one", text))
     assert ran.code == 1
     assert f"line 2: {problem}" in ran.err
 
 
 def test_all_weekdays_of_cron_are_imported(run: Run, app: Celery, tmp_path: Path) -> None:
     text = ("0 9 * * fri-7 t", "0 9 * * 7-2 t", "0 9 * * mon,7 t")
-    assert run("import", "--from", "crontab", write(tmp_path / "f", *text)).code == 0
+    assert run("import", "--format", "crontab", write(tmp_path / "f", *text)).code == 0
     found = [load(app, f"t-{number}").schedule.day_of_week for number in (1, 2, 3)]
     assert found == [{5, 6, 0}, {0, 1, 2}, {0, 1}]
 
@@ -643,7 +643,7 @@ def test_variables_without_an_effect_on_tasks_are_ignored_with_a_note(
     run: Run, app: Celery, tmp_path: Path
 ) -> None:
     text = ("MAILTO=me", "SHELL = /bin/sh", '"PATH"="/bin"', "PYTHONPATH=/", "0 9 * * * t")
-    ran = run("import", "--from", "crontab", write(tmp_path / "f", *text))
+    ran = run("import", "--format", "crontab", write(tmp_path / "f", *text))
     assert ran.code == 0
     assert load(app, "t-1").timezone is None
     for number, name in enumerate(("MAILTO", "SHELL", "PATH", "PYTHONPATH"), 1):
@@ -652,7 +652,7 @@ def test_variables_without_an_effect_on_tasks_are_ignored_with_a_note(
 
 def test_lines_after_an_unclear_time_zone_are_not_read_in_another(run: Run, tmp_path: Path) -> None:
     text = ("0 8 * * * t", "TZ='Asia/Tokyo'", "0 9 * * * t", "CRON_TZ=Asia/Tokyo", "1 9 * * * t")
-    ran = run("import", "--from", "crontab", write(tmp_path / "f", *text))
+    ran = run("import", "--format", "crontab", write(tmp_path / "f", *text))
     assert "line 2: TZ: " in ran.err
     assert "write CRON_TZ=Asia/Tokyo if" in ran.err
     assert "or remove TZ if" in ran.err
@@ -713,7 +713,7 @@ def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_
         task(8, "counted-cron", crontab=1, total_run_count=5),
     ]
     file = write(tmp_path / "f.json", json.dumps([*FIXTURE, *tasks]))
-    ran = run("import", "--from", "django-celery-beat", file)
+    ran = run("import", "--format", "django-celery-beat", file)
     assert (ran.code, "8 created" in ran.err) == (0, True), ran.err
 
     changed = datetime(2026, 1, 2, 0, 10, tzinfo=UTC)
@@ -739,7 +739,7 @@ def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_
 def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
     """`dumpdata --format jsonl` writes this format."""
     file = write(tmp_path / "f.jsonl", *FIXTURE, task(1, "a", interval=1))
-    assert run("import", "--from", "django-celery-beat", file).code == 0
+    assert run("import", "--format", "django-celery-beat", file).code == 0
     assert load(app, "a").schedule == schedule(timedelta(hours=3))
 
 
@@ -784,7 +784,9 @@ def test_a_bad_task_of_a_fixture_is_an_error(
 ) -> None:
     """The error contains the row number and the field, and nothing is written."""
     objects = [*FIXTURE, *BAD_ROWS, task(1, "good", interval=1), task(7, "bad", **fields)]
-    ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", json.dumps(objects)))
+    ran = run(
+        "import", "--format", "django-celery-beat", write(tmp_path / "f", json.dumps(objects))
+    )
     assert ran.code == 1
     assert "periodictask 7" in ran.err
     assert problem in ran.err
@@ -805,7 +807,7 @@ def test_the_cleanup_of_results_is_left_out(
     cleanup = task(1, CLEANUP, **usual)
     file = write(tmp_path / "f", json.dumps([*FIXTURE, AT_FOUR, cleanup, task(2, "a", interval=1)]))
     before = redis_client.hgetall(f"redbeat:{CLEANUP}")
-    ran = run("import", "--from", "django-celery-beat", file)
+    ran = run("import", "--format", "django-celery-beat", file)
     assert (ran.code, "1 created" in ran.err) == (0, True), ran.err
     assert CLEANUP not in ran.err
     assert redis_client.hgetall(f"redbeat:{CLEANUP}") == before
@@ -827,7 +829,7 @@ def test_an_edited_cleanup_of_results_is_reported(
     usual = {"task": CLEANUP, "crontab": 4, "description": ""}
     cleanup = task(1, CLEANUP, **{**usual, **fields})
     file = write(tmp_path / "f", json.dumps([*FIXTURE, AT_FOUR, cleanup, task(2, "a", interval=1)]))
-    ran = run("import", "--from", "django-celery-beat", file)
+    ran = run("import", "--format", "django-celery-beat", file)
     assert (ran.code, "1 created" in ran.err) == (0, True), ran.err
     assert f"Warning: periodictask 1 ('{CLEANUP}') is not imported" in ran.err
     assert edits in ran.err
@@ -858,11 +860,11 @@ def test_dead_rows_of_a_fixture_can_be_skipped(
     }
     rows = [*FIXTURE, mars, task(6, "good", crontab=1), *(row for row, _ in bad.values())]
     file = write(tmp_path / "f", json.dumps(rows))
-    refused = run("import", "--from", "django-celery-beat", file)
+    refused = run("import", "--format", "django-celery-beat", file)
     assert refused.code == 1
     assert "6 entries of" in refused.err
     assert "--skip-invalid" in refused.err
-    ran = run("import", "--from", "django-celery-beat", file, "--skip-invalid")
+    ran = run("import", "--format", "django-celery-beat", file, "--skip-invalid")
     assert (ran.code, "1 created" in ran.err, "6 skipped" in ran.err) == (0, True, True), ran.err
     for name, (_, problem) in bad.items():
         lines = [text for text in ran.err.splitlines() if f"('{name}'): " in text]
@@ -887,7 +889,7 @@ def test_messages_expire_as_in_django_celery_beat(
     run: Run, app: Celery, tmp_path: Path, fields: dict[str, Any], expires: Any
 ) -> None:
     file = write(tmp_path / "f", json.dumps([*FIXTURE, task(1, "a", interval=1, **fields)]))
-    assert run("import", "--from", "django-celery-beat", file).code == 0
+    assert run("import", "--format", "django-celery-beat", file).code == 0
     assert load(app, "a").options.get("expires") == expires
 
 
@@ -898,7 +900,7 @@ def test_a_fixture_that_a_windows_shell_has_written(
     file = tmp_path / "f"
     rows = [*FIXTURE, task(1, "täglich", interval=1)]
     file.write_text(json.dumps(rows, ensure_ascii=False), encoding=encoding)
-    ran = run("import", "--from", "django-celery-beat", str(file))
+    ran = run("import", "--format", "django-celery-beat", str(file))
     assert (ran.code, list(Schedule(app))) == (0, ["täglich"]), ran.err
 
 
@@ -916,7 +918,7 @@ def test_a_file_that_is_not_a_fixture_is_an_error(
     run: Run, tmp_path: Path, text: str, problem: str
 ) -> None:
     """The error says what is wrong with the file."""
-    ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", text))
+    ran = run("import", "--format", "django-celery-beat", write(tmp_path / "f", text))
     assert ran.code == EX_UNREADABLE
     assert problem in ran.err
 
@@ -965,7 +967,7 @@ def test_the_file_of_celerys_own_scheduler_is_imported(
     run: Run, app: Celery, redis_client: Any, shelf: Path
 ) -> None:
     """The entries are imported as static, with histories, so the beat can continue them."""
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert ran.code == 0, ran.err
     every, cron, sun = (load(app, name) for name in ("every", "cron", "sun"))
     assert (every.schedule, every.args) == (schedule(timedelta(minutes=5)), [1])
@@ -994,7 +996,7 @@ def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_pat
         entries = file["entries"]
         entries["cron"].kwargs = {"deep": [Bomb(trap)]}
         file["entries"] = entries
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert ran.code == 1
     assert "entry 'cron': kwargs.deep.0: contains posix.mkdir, which is not loaded" in ran.err
     assert not trap.exists()
@@ -1017,7 +1019,7 @@ def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path
     for forged in (CLASS_STATE, CLASS_STATE.replace(b"celery.beat\nScheduleEntry", ZONE)):
         with dbm.open(str(shelf), "w") as file:
             file[b"entries"] = forged
-        ran = run("import", "--from", "celery-shelve", str(shelf))
+        ran = run("import", "--format", "celery-shelve", str(shelf))
         assert ran.code == EX_UNREADABLE
         assert "the entries cannot be loaded" in ran.err
         assert ScheduleEntry.is_due is before
@@ -1034,7 +1036,7 @@ def test_a_pickle_cannot_take_all_memory(run: Run, shelf: Path, forged: bytes) -
     """Python allocates memory for the largest number that a pickle gives an object."""
     with dbm.open(str(shelf), "w") as file:
         file[b"entries"] = forged
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert ran.code == EX_UNREADABLE
     assert "gives an object the number 16777216" in ran.err
     assert pickle.loads(forged) == {}, "the pickle is invalid"
@@ -1045,7 +1047,7 @@ def test_a_file_that_is_not_a_shelf_is_an_error(run: Run, tmp_path: Path, conten
     """The error is a message without a traceback."""
     file = tmp_path / "f"
     file.write_bytes(content)
-    ran = run("import", "--from", "celery-shelve", str(file))
+    ran = run("import", "--format", "celery-shelve", str(file))
     assert ran.code == EX_UNREADABLE
     assert "is not a database that this Python can open" in ran.err or "cannot be opened" in ran.err
 
@@ -1056,7 +1058,7 @@ def test_a_damaged_shelf_is_an_error(run: Run, tmp_path: Path) -> None:
     with dbm.dumb.open(str(file), "c") as database:
         database[b"entries"] = pickle.dumps({})
     file.with_suffix(".dir").write_text("'entries', (0, ")
-    ran = run("import", "--from", "celery-shelve", str(file))
+    ran = run("import", "--format", "celery-shelve", str(file))
     assert (ran.code, "cannot be opened" in ran.err) == (EX_UNREADABLE, True), ran.err
 
 
@@ -1064,7 +1066,7 @@ def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> Non
     """The error is a message without a traceback."""
     with shelve.open(str(tmp_path / "f")) as file:
         file["other"] = 1
-    ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
+    ran = run("import", "--format", "celery-shelve", str(tmp_path / "f"))
     assert "is not a file of Celery's scheduler" in ran.err
 
 
@@ -1093,7 +1095,7 @@ def test_a_bad_entry_of_a_shelf_is_an_error(
 ) -> None:
     """The error names the entry and the field, and nothing is written."""
     change_shelf(shelf, changes)
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert (ran.code, f"entry 'every': {problem}" in ran.err) == (1, True), ran.err
     assert redis_client.keys("*") == []
 
@@ -1131,7 +1133,7 @@ def test_the_objects_of_older_files_are_read(
 ) -> None:
     """Celery before 5.3 wrote time zones of pytz."""
     change_shelf(shelf, changes)
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert ran.code == 0, ran.err
     every = load(app, "every")
     assert expected in (every.schedule, every.last_run_at)
@@ -1163,7 +1165,7 @@ def test_one_odd_entry_of_a_shelf_costs_no_other(
 ) -> None:
     """The error names the entry and the class, and the others can be imported."""
     change_shelf(shelf, changes)
-    ran = run("import", "--from", "celery-shelve", str(shelf), "--skip-invalid")
+    ran = run("import", "--format", "celery-shelve", str(shelf), "--skip-invalid")
     assert (ran.code, f"entry 'every': {problem}" in ran.err) == (0, True), ran.err
     assert {"cron", "sun", "lazy"} <= set(Schedule(app))
     assert "every" not in Schedule(app)
@@ -1184,7 +1186,7 @@ def test_other_objects_in_a_shelf_are_an_error(
     file = str(tmp_path / "f")
     with shelve.open(file) as database:
         database["entries"] = entries
-    ran = run("import", "--from", "celery-shelve", file)
+    ran = run("import", "--format", "celery-shelve", file)
     assert ran.code != 0
     assert problem in ran.err
     assert redis_client.keys("*") == []
@@ -1193,12 +1195,12 @@ def test_other_objects_in_a_shelf_are_an_error(
 def test_a_reference_to_an_object_outside_of_a_shelf_is_an_error(run: Run, shelf: Path) -> None:
     with dbm.open(str(shelf), "w") as file:
         file[b"entries"] = b"Poutside\n."
-    ran = run("import", "--from", "celery-shelve", str(shelf))
+    ran = run("import", "--format", "celery-shelve", str(shelf))
     assert (ran.code, "outside of the file" in ran.err) == (EX_UNREADABLE, True), ran.err
 
 
 def test_a_shelf_that_does_not_exist_is_an_error(run: Run, tmp_path: Path) -> None:
-    ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
+    ran = run("import", "--format", "celery-shelve", str(tmp_path / "f"))
     assert (ran.code, "does not exist" in ran.err) == (EX_UNREADABLE, True), ran.err
 
 

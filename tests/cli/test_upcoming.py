@@ -88,7 +88,7 @@ def test_the_timeline_has_as_many_rows_as_asked_for(run: Run, make: Make) -> Non
 def test_the_timeline_as_json(run: Run, make: Make) -> None:
     make("five", crontab(minute="*/5"))
     make("hidden", 60)
-    (found,) = run("timeline", "--json", "--span", "30m", "--pattern", "f*").json
+    (found,) = run("timeline", "--json", "--span", "30m", "--match", "f*").json
     (entry,) = found["entries"]
     assert entry["name"] == "five"
     assert len(entry["runs"]) == entry["count"] == 6

@@ -33,7 +33,7 @@ STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
 #: Beginnings of command lines that are not run here, and the reasons.
 NOT_RUN = {
     "export DJANGO_SETTINGS_MODULE=": "it needs a Django project; tests/cli/test_django.py has one",
-    "celery -A proj redbeat import --from django-celery-beat\n": "the same; it reads the tables",
+    "celery -A proj redbeat import --format django-celery-beat\n": "the same; it reads the tables",
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
     "celery -A proj redbeat web": "it does not end; tests/web/test_serving.py starts it",
 }

@@ -149,7 +149,7 @@ def test_a_switch_from_another_scheduler_imports_its_entries(
         (line,) = (
             line
             for line in commands.splitlines()
-            if f"--from {kind}" in line and "--dry-run" not in line
+            if f"--format {kind}" in line and "--dry-run" not in line
         )
         assert ": 0 created" not in prepared.shell(line)
         assert redis_client.hget(f"redbeat:{name}", "definition")

@@ -221,7 +221,7 @@ def test_the_times_on_the_page_about_scale_are_those_in_its_table() -> None:
     text = page_text("scale")
     assert f"with {START} s for imports" in text
     assert "a search by name 0.8 µs for each name" in text
-    for title in ("page, search by name", "list --pattern 'tenant-0042:\\*'"):
+    for title in ("page, search by name", "list --match 'tenant-0042:\\*'"):
         assert per_name(title) == pytest.approx(0.8, abs=0.05)
     assert "by name, state or task, 8 to 9 µs for each entry" in text
     for title in (

@@ -808,7 +808,7 @@ class Files(Surface):
         found: list[str] = []
         with tempfile.TemporaryDirectory() as directory:
             for file_format, content in cases:
-                with world.watched(f"import --from {file_format}", found):
+                with world.watched(f"import --format {file_format}", found):
                     self._import(world, file_format, content, Path(directory))
         return found + world.read_all(cases)
 
