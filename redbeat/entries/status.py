@@ -22,7 +22,7 @@ from redbeat.entries.changes import state_of
 from redbeat.entries.definition import decode_policy
 from redbeat.entries.history import LOST, Occurrence, RunResult, read_history
 from redbeat.entries.policy import Policy
-from redbeat.entries.state import Pause, State, read_inbox, read_results
+from redbeat.entries.state import Pause, Running, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
 from redbeat.storage.reading import Counts, Reading, batches
@@ -110,8 +110,8 @@ class EntryStatus:
             - ``quarantined``: the entry is unreadable.
             - ``not scheduled``: the entry is stored, but a program took it out of the sorted set.
 
-        reason: the reason for the state; None for a scheduled entry, for a running one that skips
-            no runs, or if the reason is unknown.
+        reason: the reason for the state, of a running entry the task and when it was sent; None for
+            a scheduled entry, or if the reason is unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the due run, None without failed attempts.
@@ -174,6 +174,16 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
     return "the schedule has no later run"
 
 
+def why_running(running: Running, due: float | None) -> str:
+    """Return which task goes on, and what becomes of the entry's next runs until it ends."""
+    if running.skipped:
+        runs = plural(running.skipped, "run is", "runs are")
+        return f"{runs} skipped, because an earlier run is still running: {running.task}"
+    if due is not None and abs(due - running.until) < 0.001:  # the score of an entry that waits
+        return f"a run waits until an earlier one has ended: {running.task}"
+    return f"{running.task}, has not ended"
+
+
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
     """Return the reason and the start time of a quarantine; None means an unknown start time."""
     fields = record_in(note)
@@ -228,9 +238,8 @@ def status_of(record: Record, row: Row) -> EntryStatus:
         if kept.quarantine is not None and not row.note:
             reason = kept.quarantine.reason
         reason = reason or record.problem
-    elif record.state == RUNNING and kept.running is not None and kept.running.skipped:
-        runs = plural(kept.running.skipped, "run is", "runs are")
-        reason = f"{runs} skipped, because an earlier run is still running: {kept.running.task}"
+    elif record.state == RUNNING and kept.running is not None:
+        reason = why_running(kept.running, row.due)
     elif record.state == PAUSED and pause is not None:
         reason = f"paused since {pause.begin}" + (f" by {pause.by}" if pause.by else "")
         note = pause.note or None

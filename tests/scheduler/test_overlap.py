@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -194,6 +195,28 @@ def test_an_overlap_is_logged_when_it_begins_and_when_it_ends(
     )
     assert f"an earlier run is still running: task {task_id}, sent 20" in begins
     assert ends == f"beat: Entry a skips no more runs, after 3: task {task_id} has ended"
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
+def test_the_status_has_the_task_that_goes_on_and_what_waits_for_it(
+    world: World, overlap: str
+) -> None:
+    scheduler = begin(world, overlap)
+    entry, task = RedBeatSchedulerEntry.from_key(KEY, app=world.app), scheduler.sent[0].id
+    reason = entry.status.reason or ""
+    assert re.fullmatch(f"task {task}, sent 20.*, has not ended", reason)
+    make_due(world)
+    scheduler.tick()
+    reason, told = (
+        entry.status.reason or "",
+        {
+            "skip": "1 run is skipped, because an earlier run is still running",
+            "buffer_one": "a run waits until an earlier one has ended",
+        },
+    )
+    assert reason.startswith(f"{told[overlap]}: task {task}, sent 20")
+    end(scheduler)
+    assert entry.status.reason is None
 
 
 def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
