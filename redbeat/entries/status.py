@@ -349,10 +349,7 @@ def history_of(entry: Any) -> list[Occurrence]:
     """Return the last runs of an entry; see :attr:`redbeat.RedBeatSchedulerEntry.history`."""
     store: Any = store_of(entry.app)
     (row,) = store.read([entry.writable_key()], history=True).rows
-    identity = state_of(row).identity
-    entry.saved_state = entry.saved_state._replace(identity=identity)
-    found = read_history(texts_in(row.history), entry.own_task_id)
-    found = _with_results(found[: ensure_conf(entry.app).history_size], row)
+    found = runs_in(row, entry)
     unreported = {run for run in found if run.was_sent and run.result is None}
     tracks_runs = getattr(entry.app, "redbeat_tracks_runs", False)
     since = store.reports_since() if unreported and tracks_runs else None
@@ -361,6 +358,13 @@ def history_of(entry: Any) -> list[Occurrence]:
     until = store.time() - entry.policy_field("overlap_timeout")
     lost = {run for run in unreported if since <= run.dispatched_at.timestamp() <= until}
     return [run._replace(result=LOST) if run in lost else run for run in found]
+
+
+def runs_in(row: Row, entry: Any) -> list[Occurrence]:
+    """Return the last runs in a row that was read with its history, each with its result."""
+    entry.saved_state = entry.saved_state._replace(identity=state_of(row).identity)
+    found = read_history(texts_in(row.history), entry.own_task_id)
+    return _with_results(found[: ensure_conf(entry.app).history_size], row)
 
 
 def _with_results(found: list[Occurrence], row: Row) -> list[Occurrence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -13,9 +13,16 @@ from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries.history import SENT
+from redbeat.entries.history import SENT, Occurrence
 from redbeat.entries.state import Pause
-from redbeat.entries.status import STATES, quarantine_note, shown_state, status_of
+from redbeat.entries.status import (
+    LAST_RESULTS,
+    STATES,
+    quarantine_note,
+    runs_in,
+    shown_state,
+    status_of,
+)
 from redbeat.errors import InvalidEntryError
 from redbeat.management import find
 from redbeat.management.forecast import upcoming_or_problem, zone_of
@@ -33,6 +40,9 @@ entries = Blueprint("entries", __name__)
 #: The possible numbers of entries per page, and the default number.
 SIZES: Final = (20, 50, 100, 200)
 SIZE: Final = 50
+
+#: Number of recent runs of each entry on the page.
+RECENT: Final = 5
 
 #: Maximum number of quarantined entries on the page about beats.
 MAX_QUARANTINED: Final = 50
@@ -72,7 +82,7 @@ def query_of(args: Mapping[str, str]) -> find.Query:
 def index() -> ResponseReturnValue:
     """Show a page of entries.
 
-    Takes three round trips, and more with filters, a sort order, or a page that is opened by its
+    Takes four round trips, and more with filters, a sort order, or a page that is opened by its
     number.
     """
     started = time.monotonic()
@@ -82,7 +92,7 @@ def index() -> ResponseReturnValue:
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
     context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS}
-    context.update(states=STATES, size=size, sorted_at_most=find.SORTED)
+    context.update(states=STATES, results=LAST_RESULTS, size=size, sorted_at_most=find.SORTED)
     try:
         query = query_of(args)
         page = find.browse(schedule, query, args.get("after") or None, size, first - 1)
@@ -91,8 +101,16 @@ def index() -> ResponseReturnValue:
     status = schedule.status()
     context.update(query=query, page=page, now=now_of(page.now), status=status, first=first)
     context["total"] = sum(status.entries.values()) if query.plain else page.total
+    context["recent"] = _recent_runs(page.records)
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)
+
+
+def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
+    """Return the last runs of entries by key, the oldest first. Takes at most one round trip."""
+    found = {record.key: record.entry for record in records if record.entry}
+    rows = store.read([*found], history=True).rows if found else []
+    return {row.key: runs_in(row, found[row.key])[RECENT - 1 :: -1] for row in rows}
 
 
 @listing.get("/beats")

@@ -27,7 +27,7 @@ from redbeat.worker import enable
 from tests.conftest import Make
 from tests.samples import one_in
 from tests.servers import RedisServer
-from tests.stored import put_failing, put_history, put_results
+from tests.stored import put_failing, put_history, put_results, put_state
 from tests.waiting import wait_until
 from tests.web.conftest import Browser, Open
 
@@ -168,6 +168,34 @@ def test_the_history_has_results(browser: Browser, make: Make, redis_client: red
     assert 'class="badge succeeded">succeeded' in history
     assert "ValueError: &lt;b&gt;" in history
     assert "<b>" not in history
+
+
+def test_the_list_has_the_last_result_and_the_recent_runs(
+    browser: Browser, make: Make, redis_client: redis.Redis
+) -> None:
+    make("orders", total_run_count=9, last_run_at=datetime(2026, 9, 21, tzinfo=timezone.utc))
+    make("quiet")
+    lines = ("1790000060 +0.1 sent second", "1790000000 +0.1 sent first")
+    old = [f"{1789990000 - number} +1 skipped" for number in range(7)]
+    put_history(redis_client, "redbeat:orders", (*lines, *old))
+    second = Ended("second", "failed", 0.5, 0, "ValueError: <b>", 1790000061)
+    first = Ended("first", "succeeded", 1, at=1790000001.5)
+    ends = ((1790000060, second), (1790000000, first))
+    put_results(redis_client, "redbeat:orders", 1790000001.5, 1, 1790000000, *ends)
+    put_state(
+        redis_client, "redbeat:orders", results=[1790000001.5, 1, 1790000000, ["second"], "failed"]
+    )
+    page = part_of(browser.get("/"), "entries")
+    assert (
+        'aria-label="Last runs, the latest last: skipped, skipped, skipped, succeeded, failed"'
+        in page
+    )
+    assert page.count("ValueError: &lt;b&gt;") == 1
+    assert page.count("last run failed") == 1
+    found = browser.get("/", last_result="failed")
+    assert ">orders</a>" in found
+    assert ">quiet</a>" not in found
+    assert "<option selected>failed</option>" in found
 
 
 def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.Redis) -> None:

@@ -201,7 +201,7 @@
   const more = document.querySelector("#filter details");
   if (more) {
     const wide = matchMedia("(min-width: 44.01rem)");
-    const used = ["task", "state", "static"].some((name) => filter.elements[name].value);
+    const used = ["task", "state", "last_result", "static"].some((name) => filter.elements[name].value);
     const fit = () => { more.open = wide.matches || used; };
     wide.addEventListener("change", fit);
     fit();
