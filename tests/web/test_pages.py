@@ -170,6 +170,21 @@ def test_the_history_has_results(browser: Browser, make: Make, redis_client: red
     assert "<b>" not in history
 
 
+def test_the_list_says_all_that_is_wrong_and_what_to_do(
+    browser: Browser, make: Make, redis_client: redis.Redis
+) -> None:
+    for number in range(7):
+        make(f"e{number}")
+        redis_client.zadd(".redbeat::failed", {f"redbeat:e{number}": 3})
+    page = part_of(browser.get("/"), "problem")
+    assert "No beat leads" in page
+    assert "Start a beat" in page
+    assert page.count("The last 3 runs of e") == 7
+    assert "<summary>3 more</summary>" in page
+    assert 'href="/?last_result=failed"' in page
+    assert "Look at the log of its worker" in page
+
+
 def test_the_list_has_the_last_result_and_the_recent_runs(
     browser: Browser, make: Make, redis_client: redis.Redis
 ) -> None:
@@ -316,7 +331,7 @@ def test_clocks_are_compared_in_words(shared_site: Flask, offset: float, words: 
 
 
 def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.Redis) -> None:
-    assert "No leader" in browser.get("/beats")
+    assert "No beat leads" in browser.get("/beats")
     since = int(datetime.now(timezone.utc).timestamp()) - 60
     redis_client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
     page = browser.get("/beats")
