@@ -86,7 +86,7 @@ class CannotRunHereError(RedBeatError):
     """This process cannot run an entry, but another process may be able to run the entry.
 
     Another process may have different code or settings. If a beat raises this error for an entry,
-    other beats try to run the entry. If no beat can run the entry, the entry is quarantined.
+    other beats try to run the entry. If no beat can run it, the entry stays due and is late.
     """
 
 

@@ -185,7 +185,12 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
     if not isinstance(definition, dict):
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     if "schedule" in definition:
-        definition["schedule"] = decode_schedule(definition["schedule"])
+        try:
+            definition["schedule"] = decode_schedule(definition["schedule"])
+        except DecodeError as error:
+            unknown = sorted(definition.keys() - FIELDS.keys() - POLICY_FIELDS.keys())
+            also = f"; RedBeat does not know the field {unknown[0]!r:.60}" if unknown else ""
+            raise type(error)(error.field, error.problem + also) from error
     _accept_other_forms(definition)
     try:
         check_definition(definition)

@@ -264,12 +264,12 @@ def state_shown(row: Row, kept: State, entry: Any) -> EntryState:
     parked = row.due is not None and row.due < 0
     if parked and (row.note or kept.quarantine is not None):
         return QUARANTINED
-    if not row.score and entry is not None:
-        return NOT_SCHEDULED
-    if kept.failing is not None and not parked and (entry is None or entry.enabled):
-        return FAILING
     if entry is None:
         return QUARANTINED
+    if not row.score:
+        return NOT_SCHEDULED
+    if kept.failing is not None and not parked and entry.enabled:
+        return FAILING
     if kept.hold is not None or kept.running is not None:
         return RUNNING
     if not entry.enabled:

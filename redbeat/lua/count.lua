@@ -7,7 +7,7 @@
 --          counts as failed, and how many such entries to return.
 --
 -- Returns {head, rows}. The head is JSON by name. `first_due` is since when the first due entry is
--- due. `beats` has each active beat, followed by when it was last seen. `expected` are the keys of
+-- due, `first_key` its key. `beats` has each active beat, followed by when it was last seen. `expected` are the keys of
 -- entries that may be overdue, `failing` counts those whose run could perhaps not be sent, and a row
 -- of these, JSON by name, has nothing but score, meta and state. `failed` counts the entries whose
 -- last runs failed, `most_failed` are some of them, each followed by how many failed in a row.
@@ -35,6 +35,7 @@ local head = {
   disabled = redis.call('ZCOUNT', schedule, ARGV[1], ARGV[1]),
   parked = redis.call('ZCOUNT', schedule, '-inf', '(0'),
   due = redis.call('ZCOUNT', schedule, 0, now_text), first_due = first[2] or '', holder = holder,
+  first_key = first[1] or '',
   quarantined = side('HLEN', 'quarantine') or 0,
   beats = side(
     'ZRANGEBYSCORE', 'beats', string.format('%.6f', since), latest, 'WITHSCORES') or {},

@@ -62,7 +62,9 @@ KINDS: Final[dict[str, Kind]] = {
     "failed": Kind(
         ERROR, "look at the log of its worker; celery redbeat show NAME has the last errors"
     ),
-    "late": Kind(ERROR, "look at the log of the beat, and whether it has enough time"),
+    "late": Kind(
+        ERROR, "celery redbeat show NAME and the log of the beat say why; perhaps the beat lacks time"
+    ),
     "overdue": Kind(
         ERROR, "check the entry's history, the log of its worker, and whether a beat sends its runs"
     ),
@@ -233,7 +235,8 @@ def _of_entries(
     yield from _of_failed(counts, conf)
     late = 0.0 if counts.first_due is None else counts.now - counts.first_due
     if late > max_late:
-        yield finding("late", f"an entry is {duration(late)} late")
+        name = printable(layout_of(conf).name_of(counts.first_key), LONGEST_NAME)
+        yield finding("late", f"{name} is {duration(late)} late")
     for item in overdue[:MOST_NAMED]:
         yield finding("overdue", f"{item.name} {overdue_text(item)}")
     if len(overdue) > MOST_NAMED:

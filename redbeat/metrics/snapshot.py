@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,14 +61,15 @@ def _with_failing(counts: reading.Counts) -> reading.Counts:
     """
     rows = [(row, state.State.read(row.state, row.meta).failing) for row in counts.perhaps_failing]
     late = [
-        (failing.due, score)
+        (failing.due, row.key, score)
         for row, failing in rows
         if failing is not None and (score := row.due) is not None and score >= 0
     ]
-    first = [due for due, _ in late] + [due for due in (counts.first_due,) if due is not None]
+    first_due, first_key, _ = min(late, default=(math.inf, "", 0.0))
+    if first_due < (math.inf if counts.first_due is None else counts.first_due):
+        counts = counts._replace(first_due=first_due, first_key=first_key)
     return counts._replace(
-        due=counts.due + sum(score > counts.now for _, score in late),
-        first_due=min(first, default=None),
+        due=counts.due + sum(score > counts.now for *_, score in late),
         failing=counts.failing + len(late),
         perhaps_failing=(),
     )
@@ -91,11 +93,13 @@ def _without_disabled(counts: reading.Counts, store: reading.Reading) -> reading
         return counts
     page = store.page()
     due = [row for row in page.rows if row.due is not None and 0 <= row.due <= page.now]
-    enabled = [row.due for row in due if record_in(row.definition or "").get("enabled", True)]
+    enabled = [row for row in due if record_in(row.definition or "").get("enabled", True)]
     disabled = len(due) - len(enabled)
+    first = next((row for row in enabled if row.due), None)  # a page is in due order
     return counts._replace(
         due=max(counts.due - disabled, 0),
-        first_due=min(filter(None, enabled), default=None),
+        first_due=first and first.due,
+        first_key=first.key if first else "",
         disabled=counts.disabled + disabled,
         parked=counts.parked + disabled,
     )

@@ -141,6 +141,8 @@ class Counts(NamedTuple):
     problem: str = ""
     failing: int = 0
     perhaps_failing: Sequence[Row] = ()
+    #: The key of the entry that has been due for longest, "" for none.
+    first_key: str = ""
     #: How many entries have too many failed runs in a row, and the keys of the worst ones, each
     #: with the number of its failed runs.
     failed: int = 0
@@ -548,6 +550,7 @@ class Reading:
             now=now,
             **{name: head[name] for name in names},
             first_due=score_in(head["first_due"]) if head["first_due"] else None,
+            first_key=text_of(head["first_key"]),
             holder=holder,
             beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs],
             problem=valid_text(head["problem"])

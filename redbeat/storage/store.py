@@ -409,10 +409,11 @@ class ShardedStore(reading.Reading):
             sum(column) if isinstance(column[0], int) else column[0]
             for column in zip(*each, strict=True)
         )
+        firsts = [one for one in each if one.first_due is not None] or [total]
+        first = min(firsts, key=lambda counts: counts.first_due or 0.0)
         return total._replace(
-            first_due=min(
-                (counts.first_due for counts in each if counts.first_due is not None), default=None
-            ),
+            first_due=first.first_due,
+            first_key=first.first_key,
             problem=next((counts.problem for counts in each if counts.problem), ""),
             host_ahead=max((counts.host_ahead for counts in each), key=abs),
             holders=[counts.holder for counts in each],

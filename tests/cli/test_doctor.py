@@ -85,7 +85,7 @@ def test_without_a_beat_the_prefix_and_the_database_are_named(
 
     assert found["beats"]["problem"] == "no beat leads"
     assert "the prefix redbeat: in redis://" in found["beats"]["remedy"]
-    assert "an entry is 10 min" in found["late"]["problem"]
+    assert "late is 10 min" in found["late"]["problem"]
     assert {report["severity"] for report in found.values()} == {"error"}
 
 
@@ -385,12 +385,13 @@ def test_what_redbeat_2_cannot_read_or_ignores_is_listed(
     make("launch", clocked(soon))
     make("tagged", kwargs={"value": {"__type__": "interval", "every": 1}})
     interval = {"__type__": "interval", "every": 5, "relative": False}
-    for name, fields in {
+    written: dict[str, dict[str, Any]] = {
         "raw": {"schedule": {"every": 5}},
         "half": {"schedule": {"__type__": "interval", "every": 5}},
         "more": {"schedule": interval, "max_runs": 3},
         "less": {},
-    }.items():
+    }
+    for name, fields in written.items():
         definition = {"name": name, "task": "t", **fields}
         redis_client.hset(f"redbeat:{name}", "definition", json.dumps(definition))
         redis_client.zadd(SCHEDULE, {f"redbeat:{name}": 9e9})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +13,9 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.state import Failing, State
 from redbeat.schedule import Schedule
+from redbeat.storage.words import STATE
 from tests.cli.commands import CommandResult, in_terminal
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -207,3 +210,37 @@ def test_a_user_who_may_not_scan_sees_what_is_scheduled(
         assert names(run("list", "--json")) == ["a"]
     finally:
         redis_client.execute_command("ACL", "DELUSER", "plain")
+
+
+@pytest.mark.parametrize("typo", ["max_run", "evry"])
+def test_an_entry_that_cannot_be_read_has_one_state_whatever_is_wrong(
+    run: Run, make: Make, redis_client: Any, typo: str
+) -> None:
+    """Also one that could not be sent before; then that is not what is wrong with it."""
+    make("a")
+    definition = json.loads(redis_client.hget("redbeat:a", "definition"))
+    fields = {**definition, "max_run": 3}
+    rule = {"__type__": "interval", "evry": 5}
+    fields = fields if typo == "max_run" else {**definition, "schedule": rule}
+    failing = Failing(1.0, 9, "OperationalError: no", 1.0, 1.0)
+    state = State(failing=failing).text()
+    redis_client.hset("redbeat:a", mapping={"definition": json.dumps(fields), STATE: state})
+
+    (found,) = run("list", "--json").json
+
+    assert (found["state"], found["failing"]) == ("quarantined", None)
+    assert typo in found["problem"]
+    assert "to send" not in found["problem"]
+    assert run("list", "--state", "failing", "--json").json == []
+
+
+def test_both_problems_of_an_entry_are_named(run: Run, redis_client: Any) -> None:
+    rule = {"__type__": "interval", "evry": 5}
+    fields = {"name": "a", "task": "t", "schedule": rule, "max_run": 3}
+    redis_client.hset("redbeat:a", "definition", json.dumps(fields))
+    redis_client.zadd("redbeat::schedule", {"redbeat:a": 1})
+
+    (found,) = run("list", "--json").json
+
+    assert "unknown key 'evry'" in found["problem"]
+    assert found["problem"].endswith("RedBeat does not know the field 'max_run'")

@@ -190,7 +190,7 @@ def test_the_exit_code_shows_a_late_entry(
     (found,) = ran.json
     assert found["due_now"] == 1
     assert 99 < found["most_late"] < 160
-    assert [problem[:14] for problem in found["problems"]] == ["an entry is 1 "] * bool(code)
+    assert [problem[:10] for problem in found["problems"]] == ["late is 1 "] * bool(code)
 
 
 def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Redis) -> None:

@@ -107,7 +107,8 @@ def test_entries_that_fail_are_counted_by_their_states(app: Celery, redis_client
     redis_client.zadd(f"{ASIDE}failing", {f"{PREFIX}{name}": 3 for name in names})
     counts = count_entries(reader(redis_client), ensure_conf(app), 60)
     assert (counts.members, counts.failing, counts.disabled, counts.parked) == (3, 1, 1, 1)
-    assert (counts.due, counts.first_due, counts.problem) == (1, 3.0, "")
+    assert (counts.due, counts.first_due, counts.first_key) == (1, 3.0, f"{PREFIX}fails")
+    assert counts.problem == ""
 
 
 @pytest.mark.parametrize("name", ["quarantine", "stats", "beats", "failing", "expected"])
