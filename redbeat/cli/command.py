@@ -178,7 +178,7 @@ class Console:
         as_row: Callable[[Any], Sequence[str]],
         nothing: str = "",
         optional: Sequence[str] = (),
-        cut: Sequence[str] = (),
+        cut: Mapping[str, int] | None = None,
     ) -> int:
         """Print each item as an object with ``--json``, otherwise print a table of all items.
 
@@ -220,15 +220,16 @@ class Console:
         titles: Sequence[str],
         rows: Iterable[Sequence[str]],
         optional: Sequence[str] = (),
-        cut: Sequence[str] = (),
+        cut: Mapping[str, int] | None = None,
     ) -> None:
         """Print rows in aligned columns, below the column titles.
 
-        On a terminal, ``optional`` columns are left out, and some are cut, if they need more room.
+        On a terminal, ``optional`` columns are left out, and some are cut, if they need more room;
+        see :class:`Room`.
         """
         room = None
         if sys.stdout.isatty():
-            room = Room(shutil.get_terminal_size().columns, optional, cut)
+            room = Room(shutil.get_terminal_size().columns, optional, cut or {})
         title, *lines = columns([map(_escaped, row) for row in (titles, *rows)], room)
         self.write(Styled("".join(title), bold=True))
         for line in lines:

@@ -33,6 +33,9 @@ from .options import INSTANT, entry_argument, existing, load, option
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
+#: The columns of a list that may be cut on a terminal, with their shortest widths.
+CUT: Final = {"NAME": 12, "TASK": 12, "SCHEDULE": 12}
+
 #: The name of the app that Celery makes for a command without -A.
 DEFAULT_APP: Final = "default"
 
@@ -104,8 +107,8 @@ def list_(
         records = find.in_order(console.schedule, filters, sort, limit)
     titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
     row = partial(_row, console)
-    optional, cut = ("KIND", "RUNS", "TASK", "LAST RESULT"), ("NAME", "TASK", "SCHEDULE")
-    count = console.items(records, as_json.record_json, titles, row, "", optional, cut)
+    optional = ("KIND", "RUNS", "TASK", "LAST RESULT")
+    count = console.items(records, as_json.record_json, titles, row, "", optional, CUT)
     if not count and not console.as_json:
         console.note(_nothing(console))
     if count == limit:
@@ -225,4 +228,5 @@ def _print_history(
 
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
     nothing = f"{entry.name} has no recorded runs yet"
-    console.items(occurrences, as_object, titles, row, nothing, ("TASK ID", "LATE"), ("RESULT",))
+    optional = ("TASK ID", "DISPATCHED", "LATE")
+    console.items(occurrences, as_object, titles, row, nothing, optional, {"RESULT": 30})

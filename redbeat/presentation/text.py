@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Final, NamedTuple
@@ -32,21 +32,17 @@ def clipped(text: str, length: int) -> str:
 MAX_COLUMN: Final = 200
 
 
-#: A column that may be cut has at least this number of characters.
-SHORTEST_COLUMN: Final = 12
-
-
 class Room(NamedTuple):
     """How a table is made to fit on a terminal.
 
     If a line would have more than ``most`` characters, the columns with the titles ``optional`` are
     left out, those without values and the first ones first, and those with the titles ``cut`` are
-    cut.
+    cut, to no less than their widths there.
     """
 
     most: int
     optional: Sequence[str] = ()
-    cut: Sequence[str] = ()
+    cut: Mapping[str, int] = {}
 
 
 def columns(rows: Iterable[Iterable[str]], room: Room | None = None) -> list[list[str]]:
@@ -70,15 +66,15 @@ def _fitted(table: list[tuple[str, ...]], room: Room) -> list[tuple[str, ...]]:
     empty = {column[0] for column in table if set(column[1:]) <= {"-"}}
     left = sorted(room.optional, key=lambda title: title not in empty)
     while True:
-        widths = {column[0]: _width(column) for column in table}
-        shortest = {title: min(widths[title], SHORTEST_COLUMN) for title in room.cut}
+        widths = {column[0]: max(map(width_of, column)) for column in table}
         most = room.most - len(GAP) * (len(table) - 1)
-        if sum({**widths, **shortest}.values()) <= most or not left:
+        cut = {one: min(widths[one], least) for one, least in room.cut.items() if one in widths}
+        if sum({**widths, **cut}.values()) <= most or not left:
             break
         title = left.pop(0)
         table = [column for column in table if column[0] != title]
-    while sum(widths.values()) > most and any(widths[one] > SHORTEST_COLUMN for one in room.cut):
-        widths[max(room.cut, key=widths.__getitem__)] -= 1
+    while sum(widths.values()) > most and any(widths[one] > cut[one] for one in cut):
+        widths[max(cut, key=lambda one: widths[one] - cut[one])] -= 1
     return [_cut(column, widths[column[0]], room) for column in table]
 
 

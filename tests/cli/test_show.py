@@ -16,10 +16,12 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import run_line
+from redbeat.entries.state import Ended
 from redbeat.worker import enable
+from tests.cli.commands import in_terminal
 from tests.cli.conftest import Run
 from tests.conftest import Make
-from tests.stored import put_history
+from tests.stored import put_history, put_results
 
 RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -228,6 +230,29 @@ def test_runs_that_another_one_replaces_are_told(
     (found,) = run("history", "a", "--json").json
     assert (found["outcome"], found["missed"]) == ("sent", 2)
     assert found["task_id"] == entry.own_task_id(from_timestamp(9000))
+
+
+def test_an_error_is_cut_by_the_width_of_the_terminal_alone(
+    run: Run, make: Make, redis_url: str, redis_client: redis.Redis
+) -> None:
+    make("a", 3600)
+    error = f"ValueError: {'no stock ' * 25}."
+    put_history(redis_client, "redbeat:a", [run_line(9000, 9001, "sent", "id-1")])
+    put_results(
+        redis_client, "redbeat:a", 0.0, 1, 0.0, (9000, Ended("id-1", "failed", error=error))
+    )
+    for columns in (80, 400):
+        variables = {"COLUMNS": str(columns), "TERM": "dumb"}
+        text, _ = in_terminal(redis_url, "history", "a", environ=variables)
+        title, row = text.splitlines()
+        assert (error in row, "DISPATCHED" in title) == (columns == 400, columns == 400)
+        assert ("LATE" in title, len(row) <= columns, row[-1:]) == (
+            True,
+            True,
+            "~1"[columns == 400],
+        )
+    assert error in run("history", "a").out
+    assert run("history", "a", "--json").json[0]["result"]["error"] == error
 
 
 def test_a_triggered_run_is_the_last_run(run: Run, make: Make, redis_client: redis.Redis) -> None:

@@ -59,14 +59,23 @@ def test_a_table_fits_on_a_terminal(most: int, title: str, line: str) -> None:
         ("nightly-report-of-sales", "scheduled", "1", "2026-11"),
         ("a", "paused", "22", "-"),
     ]
-    texts = ["".join(line) for line in columns(rows, Room(most, ("DUE", "N"), ("NAME",)))]
+    texts = ["".join(line) for line in columns(rows, Room(most, ("DUE", "N"), {"NAME": 12}))]
     assert texts[0] == title
     assert texts[1].startswith(line)
 
 
+def test_a_column_that_may_go_and_may_be_cut() -> None:
+    """An error is cut only once what may go has gone, and never if there is room."""
+    rows = [("AT", "ID", "ERROR"), ("2026-11", "f" * 36, "ValueError: " + "x" * 190)]
+    for most, has_id, shown in ((300, True, 202), (90, True, 43), (60, False, 51), (20, False, 30)):
+        titles, line = columns(rows, Room(most, ("ID",), {"ERROR": 30, "ID": 36}))
+        assert ("ID" in titles, "f" * 36 in line) == (has_id, has_id)
+        assert (len(line[-1]), line[-1][-1]) == (shown, "x" if shown == 202 else "~")
+
+
 def test_a_column_without_values_goes_first() -> None:
     rows = [("NAME", "RESULT", "KIND"), ("a" * 20, "-", "static")]
-    room = Room(24, ("KIND", "RESULT"), ("NAME",))
+    room = Room(24, ("KIND", "RESULT"), {"NAME": 12})
     assert "".join(columns(rows, room)[0]).split() == ["NAME", "KIND"]
     rows.append(("b", "failed", "static"))
     assert "".join(columns(rows, room)[0]).split() == ["NAME", "RESULT"]
