@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +246,9 @@ def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
 
 def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
-    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind", "le"}
-    assert {*re.findall(r'kind="(\w+)"', asked)} <= {*KINDS}
+    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind", "le", "severity"}
+    kinds = re.findall(r'kind(?:=|!~)"([\w|]+)"', asked)
+    assert {kind for found in kinds for kind in found.split("|")} <= {*KINDS}
     states = set(re.findall(r'state="(\w+)"', asked))
     assert states <= {*STATES}
     for grouped in re.findall(r"by \(([^)]*)\)", asked):
@@ -267,92 +269,224 @@ def test_promtool_accepts_the_alerts() -> None:
     assert f"SUCCESS: {len(rules())} rules found" in output
 
 
-#: Time series with one value a minute, and the alerts that they raise after 20 minutes.
-ALL_IS_WELL = {
-    "redbeat_build_info": "1x30",
-    "redbeat_leader": "1x30",
-    "redbeat_redis_up": "1x30",
-    "redbeat_broker_up": "1x30",
-    "redbeat_due_entries": "3x30",
-    "redbeat_most_late_seconds": "2x30",
-    "redbeat_dispatched_total": "0+9x30",
-    "redbeat_failed_total": "0x30",
-    "redbeat_missed_total": "0x30",
-    "redbeat_last_tick_age_seconds": "4x30",
-    "redbeat_clock_offset_seconds": "-0.1x30",
-    'redbeat_entries{state="quarantined"}': "0x30",
-    'redbeat_entries{state="failing"}': "0x30",
-    'redbeat_lateness_seconds_bucket{le="10.0"}': "0+9x30",
-    "redbeat_lateness_seconds_count": "0+9x30",
-    "redbeat_beats": "2x30",
+class Grows(float):
+    """By how much a counter grows a minute."""
+
+
+#: What a healthy schedule has in each metric: the value of a gauge, or how a counter grows.
+ALL_IS_WELL: dict[str, float | None] = {
+    "redbeat_build_info": 1,
+    "redbeat_leader": 1,
+    "redbeat_redis_up": 1,
+    "redbeat_broker_up": 1,
+    "redbeat_due_entries": 3,
+    "redbeat_most_late_seconds": 2,
+    "redbeat_dispatched_total": Grows(9),
+    "redbeat_failed_total": Grows(0),
+    "redbeat_missed_total": Grows(0),
+    'redbeat_runs_total{result="succeeded"}': Grows(8),
+    'redbeat_runs_total{result="failed"}': Grows(1),
+    "redbeat_last_tick_age_seconds": 4,
+    "redbeat_clock_offset_seconds": -0.1,
+    'redbeat_entries{state="quarantined"}': 0,
+    'redbeat_entries{state="failing"}': 0,
+    "redbeat_failed_entries": 0,
+    'redbeat_lateness_seconds_bucket{le="10.0"}': Grows(9),
+    "redbeat_lateness_seconds_count": Grows(9),
+    "redbeat_beats": 2,
 }
-TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
+
+#: What changes for a while, and the alerts that fire then; None is a metric that is gone.
+TROUBLE: dict[str, tuple[dict[str, float | None], set[str]]] = {
     "well": ({}, set()),
-    "nothing dispatched": ({"redbeat_dispatched_total": "7x30"}, {"RedBeatNothingDispatched"}),
-    "nothing due": ({"redbeat_dispatched_total": "7x30", "redbeat_due_entries": "0x30"}, set()),
-    "waiting": ({"redbeat_most_late_seconds": "61x30"}, {"RedBeatLate"}),
+    "nothing dispatched": ({"redbeat_dispatched_total": Grows(0)}, {"RedBeatNothingDispatched"}),
+    "nothing due": ({"redbeat_dispatched_total": Grows(0), "redbeat_due_entries": 0}, set()),
+    "waiting": ({"redbeat_most_late_seconds": 61}, {"RedBeatLate"}),
     "late": (
-        {'redbeat_lateness_seconds_bucket{le="10.0"}': "0+8x30"},
+        {'redbeat_lateness_seconds_bucket{le="10.0"}': Grows(8)},
         {"RedBeatDispatchesLate"},
     ),
-    "no leader": ({"redbeat_leader": "0x30"}, {"RedBeatNoLeader"}),
-    "nobody": (dict.fromkeys(ALL_IS_WELL, "_x30"), {"RedBeatNotScraped"}),
-    "gone": (dict.fromkeys(ALL_IS_WELL, "1x5 stale"), {"RedBeatNotScraped", "RedBeatGone"}),
-    "alone": ({"redbeat_beats": "1x30"}, {"RedBeatFewBeats"}),
-    "no redis": ({"redbeat_redis_up": "0x30"}, {"RedBeatRedisAway"}),
-    "no broker": ({"redbeat_broker_up": "0x30"}, {"RedBeatBrokerAway"}),
-    "failing": ({'redbeat_entries{state="failing"}': "1x30"}, {"RedBeatFailingEntries"}),
-    "hangs": ({"redbeat_last_tick_age_seconds": "0+60x30"}, {"RedBeatHangs"}),
-    "quarantine": ({'redbeat_entries{state="quarantined"}': "2x30"}, {"RedBeatQuarantine"}),
-    "fails": ({"redbeat_failed_total": "0+1x30"}, {"RedBeatPublishingFails"}),
-    "missed": ({"redbeat_missed_total": "0+1x30"}, {"RedBeatMissedRuns"}),
-    "no success": (
-        {'redbeat_overdue_entry_seconds{entry="backup"}': "3600x30"},
-        {"RedBeatNoSuccess"},
+    "no leader": ({"redbeat_leader": 0}, {"RedBeatNoLeader"}),
+    "gone": (dict.fromkeys(ALL_IS_WELL), {"RedBeatNotScraped", "RedBeatGone"}),
+    "alone": ({"redbeat_beats": 1}, {"RedBeatFewBeats"}),
+    "no redis": (
+        {
+            **dict.fromkeys(ALL_IS_WELL),
+            "redbeat_build_info": 1,
+            "redbeat_redis_up": 0,
+            "redbeat_leader": 1,
+            "redbeat_last_tick_age_seconds": 600,
+        },
+        {"RedBeatRedisAway"},
     ),
+    "no broker": ({"redbeat_broker_up": 0}, {"RedBeatBrokerAway"}),
+    "failing": ({'redbeat_entries{state="failing"}': 1}, {"RedBeatFailingEntries"}),
+    "hangs": ({"redbeat_last_tick_age_seconds": 600}, {"RedBeatHangs"}),
+    "quarantine": ({'redbeat_entries{state="quarantined"}': 2}, {"RedBeatQuarantine"}),
+    "fails": ({"redbeat_failed_total": Grows(1)}, {"RedBeatPublishingFails"}),
+    "missed": ({"redbeat_missed_total": Grows(1)}, {"RedBeatMissedRuns"}),
+    "no success": ({'redbeat_overdue_entry_seconds{entry="a"}': 3600}, {"RedBeatNoSuccess"}),
     "tasks fail": (
-        {'redbeat_problem{kind="failed",severity="error"}': "1x30"},
+        {
+            "redbeat_failed_entries": 3,
+            'redbeat_problem{kind="failed",severity="error"}': 1,
+            'redbeat_runs_total{result="succeeded"}': Grows(0),
+            'redbeat_runs_total{result="failed"}': Grows(9),
+        },
         {"RedBeatTasksFail"},
     ),
-    "read-only": (
-        {'redbeat_problem{kind="redis",severity="error"}': "1x30"},
+    "no worker": (
+        {
+            f'redbeat_runs_total{{result="{result}"}}': Grows(0)
+            for result in ("succeeded", "failed")
+        },
+        {"RedBeatRunsPileUp"},
+    ),
+    "too few workers": (
+        {'redbeat_runs_total{result="succeeded"}': Grows(6)},
+        {"RedBeatRunsPileUp"},
+    ),
+    "read-only, and so nobody leads": (
+        {
+            'redbeat_problem{kind="redis",severity="error"}': 1,
+            "redbeat_leader": 0,
+            "redbeat_last_tick_age_seconds": 600,
+        },
         {"RedBeatRedisReadOnly"},
     ),
-    "clock": ({"redbeat_clock_offset_seconds": "-1.5x30"}, {"RedBeatClockOff"}),
+    "ticks fail": ({'redbeat_problem{kind="beat",severity="error"}': 1}, {"RedBeatProblem"}),
+    "may evict": ({'redbeat_problem{kind="eviction",severity="warning"}': 1}, {"RedBeatRisk"}),
+    "clock": ({"redbeat_clock_offset_seconds": -1.5}, {"RedBeatClockOff"}),
 }
+
+#: Minutes until the trouble begins, until it ends, and until all alerts must be silent.
+BEGINS, ENDS, SILENT = 20, 70, 90
+
+
+def values_of(well: float | None, trouble: float | None, ends: int = ENDS) -> str:
+    """Return a time series of promtool, with one value a minute."""
+    values, total = [], 0.0
+    for minute in range(SILENT + 1):
+        now = trouble if BEGINS <= minute < ends else well
+        total += now or 0.0
+        shown = total if isinstance(well, Grows) else now
+        values.append("_" if shown is None else f"{shown:g}")
+        if shown is None and minute and values[-2] not in ("_", "stale"):
+            values[-1] = "stale"
+    return " ".join(values)
+
+
+def series_of(changed: Mapping[str, float | None], ends: int = ENDS) -> list[dict[str, str]]:
+    """Return the time series of a healthy schedule with something that changes for a while."""
+    return [
+        {
+            "series": with_job(metric),
+            "values": values_of(ALL_IS_WELL.get(metric), {**ALL_IS_WELL, **changed}[metric], ends),
+        }
+        for metric in {**ALL_IS_WELL, **changed}
+    ]
 
 
 def test_every_alert_is_tried() -> None:
     assert set().union(*(fire for _, fire in TROUBLE.values())) == {r["alert"] for r in rules()}
 
 
-def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    program = tool("promtool")
-    groups = []
-    for name, (changed, fire) in TROUBLE.items():
-        series = [
-            {"series": with_job(metric), "values": values}
-            for metric, values in {**ALL_IS_WELL, **changed}.items()
-        ]
-        groups.append(
-            {
-                "name": name,
-                "interval": "1m",
-                "input_series": series,
-                "promql_expr_test": [
-                    {
-                        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-                        "eval_time": "20m",
-                        "exp_samples": [
-                            {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in fire
-                        ],
-                    }
-                ],
-            }
-        )
+def tried(tmp_path: Path, groups: list[dict[str, Any]]) -> str:
+    """Return what the real rule engine says of tests of the alerts."""
     tests = tmp_path / "tests.json"
     tests.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": groups}))
-    assert "SUCCESS" in check(program, "test", "rules", tests)
+    return check(tool("promtool"), "test", "rules", tests)
+
+
+def firing(at: int, alerts: set[str]) -> dict[str, Any]:
+    """Return the test that only these alerts fire in a minute."""
+    return {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": f"{at}m",
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts],
+    }
+
+
+@pytest.mark.long
+def test_alerts_fire_and_fall_silent_when_they_should(tmp_path: Path) -> None:
+    groups = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": series_of(changed),
+            "promql_expr_test": [
+                firing(BEGINS - 1, set()),
+                firing(ENDS - 1, alerts),
+                firing(SILENT, set()),
+            ],
+        }
+        for name, (changed, alerts) in TROUBLE.items()
+    ]
+    assert "SUCCESS" in tried(tmp_path, groups)
+
+
+def test_dead_beats_of_one_schedule_while_another_lives(tmp_path: Path) -> None:
+    """Both beats of a job die, and after an hour one of them is back; then the other too."""
+    lives = {"series": 'redbeat_build_info{job="other"}', "values": "1x200"}
+    dies = {
+        "redbeat_build_info": f"1x{BEGINS} stale _x58 1x120",
+        "redbeat_leader": f"1x{BEGINS} stale _x58 1x120",
+        "redbeat_beats": f"2x{BEGINS} stale _x58 1x60 2x60",
+    }
+    series = [{"series": with_job(name), "values": values} for name, values in dies.items()]
+    asked = [
+        firing(BEGINS, set()),
+        *(firing(BEGINS + minutes, {"RedBeatGone"}) for minutes in (4, 30, 59)),
+        firing(BEGINS + 65, set()),
+        *(firing(BEGINS + minutes, {"RedBeatFewBeats"}) for minutes in (75, 115)),
+        firing(BEGINS + 125, set()),
+    ]
+    group = {"interval": "1m", "input_series": [lives, *series], "promql_expr_test": asked}
+    assert "SUCCESS" in tried(tmp_path, [group])
+
+
+def test_a_burst_of_late_messages_is_no_alert(tmp_path: Path) -> None:
+    late = {'redbeat_lateness_seconds_bucket{le="10.0"}': Grows(0)}
+    asked = [firing(minute, set()) for minute in range(SILENT)]
+    series = series_of(late, BEGINS + 1)
+    group = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
+    assert "SUCCESS" in tried(tmp_path, [group])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "alert", "summary", "ends"),
+    [
+        (
+            *("late", "RedBeatDispatchesLate"),
+            "More than 5 % of the messages of redbeat are more than 10 s late",
+            ENDS + 5,
+        ),
+        ("missed", "RedBeatMissedRuns", "redbeat missed about 5 runs in 5 minutes", ENDS + 5),
+        ("tasks fail", "RedBeatTasksFail", "Entries of redbeat whose last runs failed: 3", ENDS),
+        ("alone", "RedBeatFewBeats", "redbeat has too few beats: 1", ENDS),
+        ("ticks fail", "RedBeatProblem", "redbeat has a problem of the kind beat", ENDS),
+        ("waiting", "RedBeatLate", "An entry of redbeat is 1m 1s late", ENDS),
+    ],
+)
+def test_alerts_say_what_is_true(
+    tmp_path: Path, trouble: str, alert: str, summary: str, ends: int
+) -> None:
+    (rule,) = (rule for rule in rules() if rule["alert"] == alert)
+    description = rule["annotations"]["description"]
+    labels = {**rule["labels"], "job": "redbeat"}
+    if alert == "RedBeatProblem":
+        labels["kind"] = "beat"
+    fires = {
+        "exp_labels": labels,
+        "exp_annotations": {"summary": summary, "description": description},
+    }
+    asked = [
+        {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": alerts}
+        for minute, alerts in ((ENDS - 1, [fires]), (ends, []))
+    ]
+    series = series_of(TROUBLE[trouble][0])
+    group = {"interval": "1m", "input_series": series, "alert_rule_test": asked}
+    assert "SUCCESS" in tried(tmp_path, [group])
 
 
 def with_job(metric: str) -> str:

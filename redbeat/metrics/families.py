@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 import redbeat
 from redbeat.entries.status import entries_of
 from redbeat.printing import get_logger, printable
+from redbeat.storage.words import NO_BROKER
 
 from .counters import KINDS, LATENESS, MICROSECONDS, RESULTS, ROUND_TRIPS, TICK, Buckets, split
 from .health import BeatHealth, ProbeResult
@@ -40,6 +41,7 @@ GAUGES: Final = {
     "most_late_seconds": (
         "Lateness of the run that has waited longest and was not sent yet, in seconds."
     ),
+    "failed_entries": "Entries whose last runs failed, also those that are paused for it.",
     "beats": "Beats that are running, including standbys.",
     "lock_age_seconds": "Seconds since the leader took the lock.",
     "lock_ttl_seconds": "Seconds until the lock expires.",
@@ -105,10 +107,11 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
     yield problems_gauge(snapshot)
     counts = snapshot.counts
     yield from _gauges(
-        broker_up=None if snapshot.leads is False else not counts.problem,
+        broker_up=None if snapshot.leads is False else not counts.problem.startswith(NO_BROKER),
         static_entries=counts.statics,
         due_entries=counts.due,
         most_late_seconds=max(counts.now - (counts.first_due or counts.now), 0.0),
+        failed_entries=counts.failed,
         beats=len(snapshot.beats),
         lock_age_seconds=snapshot.lock_age,
         lock_ttl_seconds=snapshot.lock_left,

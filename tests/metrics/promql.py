@@ -1,9 +1,9 @@
 """Evaluates the expressions of our alert rules over two scrapes that are a minute apart.
 
-It knows what the rules use: ``absent``, ``abs``, ``increase``, ``last_over_time``, ``max``,
-``min``, ``sum`` and ``group``, a comparison with a number or with another vector times a number,
-and ``unless``. Any other expression is an error. Counters are assumed to go on as between the two
-scrapes.
+It knows what the rules use: ``absent``, ``abs``, ``increase``, ``last_over_time``,
+``max_over_time``, ``max``, ``min``, ``sum`` and ``group``, a comparison with a number or with
+another vector times a number, ``unless`` and ``and``. Any other expression is an error. Counters
+are assumed to go on as between the two scrapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ __all__ = ("Scrapes", "evaluate")
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 
-TOKEN: Final = re.compile(r'\s*(\d+(?:\.\d+)?[smd]?|"[^"]*"|[a-z_]\w*|[{}()\[\],=<>*])', re.ASCII)
+TOKEN: Final = re.compile(
+    r'\s*(\d+(?:\.\d+)?[smd]?|"[^"]*"|[a-z_]\w*|!~|[{}()\[\],=<>*])', re.ASCII
+)
 AGGREGATES: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "max": max,
     "min": min,
@@ -78,12 +80,11 @@ class Reader:
         return bool(self.tokens) and self.tokens[-1] in tokens
 
     def expression(self) -> Vector:
-        """Read comparisons, joined by ``unless``."""
+        """Read comparisons, joined by ``unless`` or ``and``."""
         left = self.comparison()
-        while self.next_is("unless"):
-            self.take()
-            right = self.comparison()
-            left = {labels: value for labels, value in left.items() if labels not in right}
+        while self.next_is("unless", "and"):
+            both, right = self.take() == "and", self.comparison()
+            left = {labels: value for labels, value in left.items() if (labels in right) is both}
         return left
 
     def comparison(self) -> Vector:
@@ -125,7 +126,7 @@ class Reader:
         """Read the arguments of a function, and return its result."""
         if name == "increase":
             return self.growth()
-        if name == "last_over_time":
+        if name in ("last_over_time", "max_over_time"):
             before, after = self.both()
             return {**before, **after}
         vector = self.vector()
@@ -168,12 +169,17 @@ class Reader:
 
     def metric(self, name: str, scrape: dict[str, Vector]) -> Vector:
         """Read the labels after the name of a metric, and return its samples."""
-        wanted = set()
-        if self.next_is("{"):
-            self.take()
-            label = self.take()
-            self.take("=")
-            wanted = {(label, self.take().strip('"'))}
-            self.take("}")
         found = scrape.get(name, {})
-        return {labels: value for labels, value in found.items() if wanted <= labels}
+        if not self.next_is("{"):
+            return found
+        self.take("{")
+        while True:
+            label, is_equal = self.take(), self.take("=", "!~") == "="
+            pattern = re.compile(self.take().strip('"'))
+            found = {
+                labels: value
+                for labels, value in found.items()
+                if bool(pattern.fullmatch(dict(labels).get(label, ""))) is is_equal
+            }
+            if self.take(",", "}") == "}":
+                return found

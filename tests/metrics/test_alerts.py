@@ -15,6 +15,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from redbeat.beat.beat import Beat
 from redbeat.beat.lock import new_token
 from redbeat.config import ensure_conf
 from redbeat.entries.state import Results, State
@@ -36,6 +37,7 @@ def memory(world: World) -> Iterator[None]:
     """Give the server its memory back after the test."""
     yield
     world.client.config_set("maxmemory", 0)
+    world.client.config_set("maxmemory-policy", "noeviction")
 
 
 class Situation:
@@ -232,6 +234,56 @@ def full(it: Situation) -> None:
     it.export()
 
 
+def full_under_a_beat(it: Situation) -> None:
+    """A beat whose Redis takes no more writes while an entry is due."""
+    it.start()
+    it.put_late("a")
+    it.world.client.config_set("maxmemory", 1)
+
+
+def broken_tick(it: Situation) -> None:
+    """A beat whose ticks fail in the code of a program."""
+
+    class Odd:
+        broken = False
+
+        def extend(self, *_: Any, **__: Any) -> None:
+            if self.broken:
+                raise ValueError("out of order")
+
+        def release(self) -> None:
+            pass
+
+    it.start().lock = lock = Odd()
+    it.tick()
+    lock.broken = True
+
+
+def eviction(it: Situation) -> None:
+    """A Redis that may evict entries."""
+    it.start()
+    it.world.client.config_set("maxmemory", 1 << 30)
+    it.world.client.config_set("maxmemory-policy", "allkeys-lru")
+
+
+def growing_queue(it: Situation) -> None:
+    """Workers have reported an end, but do not any more, while a beat sends a run each minute."""
+    well(it)
+    assert it.beat is not None
+    assert isinstance(it.beat.beat, Beat)
+    it.beat.beat.counters.ended({"id": "succeeded"})
+
+
+def dead_leader(it: Situation) -> None:
+    """An exporter of a schedule whose only beat was killed, and whose lock has not expired."""
+    seen = it.world.now() - LATE
+    token = f"redbeat3:web-1:4711:{int(seen) - 60}:{'0' * 32}"
+    it.world.client.set(LOCK, token, px=60_000)
+    it.world.client.zadd(f".{PREFIX}:beats", {f"{token} lock": seen})
+    it.world.client.hset(f".{PREFIX}:stats", "last_tick", seen)
+    it.export()
+
+
 def dead_beats(it: Situation) -> None:
     """A schedule whose beats are scraped, and then are gone, while another schedule is scraped."""
     it.start()
@@ -259,8 +311,13 @@ FIRES: dict[Callable[[Situation], None], set[str]] = {
     failing_entry: {"RedBeatFailingEntries", "RedBeatLate", "RedBeatPublishingFails"},
     overloaded: {"RedBeatDispatchesLate"},
     failing_tasks: {"RedBeatTasksFail"},
-    full: {"RedBeatNoLeader", "RedBeatRedisReadOnly"},
+    growing_queue: {"RedBeatRunsPileUp"},
+    full: {"RedBeatRedisReadOnly"},
+    full_under_a_beat: {"RedBeatLate", "RedBeatNothingDispatched", "RedBeatRedisReadOnly"},
+    broken_tick: {"RedBeatProblem"},
+    eviction: {"RedBeatRisk"},
     no_beat: {"RedBeatNoLeader"},
+    dead_leader: {"RedBeatNoLeader"},
     dead_beats: {"RedBeatGone"},
     not_a_lock: {"RedBeatNoLeader"},
     redis_away: {"RedBeatRedisAway"},
@@ -313,7 +370,7 @@ def series_of(scrapes: Scrapes) -> list[dict[str, str]]:
         for labels, value in vector.items():
             start = scrapes.first.get(name, {}).get(labels, value)
             grows = name.endswith(("_total", "_bucket", "_sum", "_count"))
-            values = f"{start!r}+{max(value - start, 0.0)!r}x30" if grows else f"{value!r}x30"
+            values = f"{start!r}+{max(value - start, 0.0)!r}x60" if grows else f"{value!r}x60"
             series.append({"series": series_name(name, labels), "values": values})
     return series
 
@@ -338,7 +395,7 @@ def test_prometheus_agrees(
     expected = FIRES[situation] | (fired(scrapes) & {FEW})
     alerts = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(expected)]
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    asked = [{"expr": firing, "eval_time": "20m", "exp_samples": alerts}]
+    asked = [{"expr": firing, "eval_time": "50m", "exp_samples": alerts}]
     tests = tmp_path / "tests.json"
     group = {"interval": "1m", "input_series": series_of(scrapes), "promql_expr_test": asked}
     tests.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [group]}))
