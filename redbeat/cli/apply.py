@@ -18,7 +18,7 @@ from redbeat.printing import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.incoming import UnreadableSourceError
 
-from .checks import warn_of_crontabs, warn_of_unknown_names
+from .checks import warn_of_schedules, warn_of_unknown_names
 from .command import (
     EX_CONFLICT,
     EX_DIFFERENT,
@@ -134,7 +134,7 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
         print_change(console, item.change)
     written = [item.entry for item in planned if item.action in TO_WRITE]
     warn_of_unknown_names(console, written)
-    warn_of_crontabs(console, written)
+    warn_of_schedules(console, written)
     return planned
 
 

@@ -19,7 +19,16 @@ from redbeat.printing import plural
 
 from .command import Console, command, progress
 from .entry_options import as_option_errors
-from .options import INSTANT, Parsed, entry_argument, existing, load, option, option_error
+from .options import (
+    INSTANT,
+    Parsed,
+    check_period,
+    entry_argument,
+    existing,
+    load,
+    option,
+    option_error,
+)
 
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
@@ -95,6 +104,7 @@ def backfill(
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         if since is not None and until is not None:
+            check_period(console, since, until)
             with as_option_errors(console.ctx):
                 plan = entry.backfill(since, until, rate, again, dry_run)
             _report_plan(console, entry, plan, until, dry_run)

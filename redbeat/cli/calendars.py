@@ -85,7 +85,7 @@ def calendar(
         one = Calendar(name, given, rules, zone)
     except InvalidEntryError as error:
         field = "ical" if ical is not None and error.field == "days" else error.field
-        raise option_error(console.ctx, field, error.problem) from error
+        raise option_error(console.ctx, field, error.problem, example=True) from error
     if not (days or rules or ical is not None):
         problem = (
             "Give --day, --rule, --ical or --delete; for example: --day 2026-12-25. To list the "

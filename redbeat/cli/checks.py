@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
+from redbeat.calendar.zones import UTC
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.task_names import NameChecker
 from redbeat.presentation.describe import rule_of
@@ -39,9 +41,13 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
         console.warn(f"{plural(len(found) - MAX_PRINTED, *names)} not listed")
 
 
-def warn_of_crontabs(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
-    """Print a warning for each crontab that cron runs on other days than Celery."""
+def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
+    """Print a warning for each crontab that cron runs on other days, and each time in the past."""
     for entry in entries:
         kind, text = rule_of(entry.schedule) or ("", "")
         if kind == "cron" and (warning := cron_warning(text)):
             console.warn(f"{entry.name}: {warning}")
+        if kind == "at" and (at := entry.schedule.clocked_time) < datetime.now(UTC):
+            soon = "at once" if entry.enabled else "when it is resumed"
+            runs = "never runs" if entry.due_at is None else f"runs {soon}"
+            console.warn(f"{entry.name}: {console.when(at)} has passed, so it {runs}")

@@ -39,7 +39,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
     table = table_from(console, values)
     if not any(kind in table for kind in KINDS):
         options = ", ".join(f"--{kind}" for kind in KINDS)
-        problem = f"Give a schedule: one of {options}; for example: --every 30"
+        problem = f"Give a schedule: one of {options}; for example: --every 5m"
         raise click.UsageError(problem, console.ctx)
     owner = {"managed_by": table.pop("managed_by")} if "managed_by" in table else {}
     with as_option_errors(console.ctx):
@@ -48,7 +48,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         _save(entry, f"The entry {name!r} already exists; {hint}")
     checks.warn_of_unknown_names(console, [entry])
     _report(console, entry, "Added")
-    checks.warn_of_crontabs(console, [entry])
+    checks.warn_of_schedules(console, [entry])
 
 
 @command("edit")
@@ -68,7 +68,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     default, for example: --end none.
     """
     if task is None and not any(value not in (None, False, ()) for value in values.values()):
-        problem = "Give at least one option to change; for example: --every 30"
+        problem = "Give at least one option to change; for example: --every 5m"
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)
     table = table_from(console, values)
@@ -86,8 +86,8 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
     _report(console, entry, "Changed")
-    if values["cron"]:
-        checks.warn_of_crontabs(console, [entry])
+    if values["cron"] or values["at"]:
+        checks.warn_of_schedules(console, [entry])
 
 
 def _check_zone(

@@ -61,13 +61,12 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     schedule_option(
         "--every",
         metavar="DURATION",
-        example="30",
+        example="5m",
         help="Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
     ),
     schedule_option(
         "--cron",
         metavar="FIELDS",
-        example="'*/5 * * * *'",
         help="Crontab: minute, hour, day of month, month, day of week; or @hourly, @daily, "
         "@weekly, @monthly, @yearly. H stands for a value that depends on the entry name.",
     ),
@@ -122,7 +121,7 @@ def as_option_errors(ctx: click.Context) -> Iterator[None]:
             raise
         inner = error.field if error.field not in (field, "schedule.every") else ""
         problem = f"{inner}: {error.problem}" if inner else error.problem
-        raise option_error(ctx, name, problem) from error
+        raise option_error(ctx, name, problem, name in KINDS) from error
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,17 +145,34 @@ TIME = Parsed("time", lambda text: time_from(text.strip()))
 INSTANT = Parsed("time", instant_of)
 
 
-def option_error(ctx: click.Context, name: str, problem: str) -> click.BadParameter:
-    """Return an error about the option with the parameter name ``name``."""
+def option_error(
+    ctx: click.Context, name: str, problem: str, example: bool = False
+) -> click.BadParameter:
+    """Return an error about the option with the parameter name ``name``.
+
+    An example helps only if the form of the value is wrong.
+    """
     param = next(param for param in ctx.command.params if param.name == name)
-    example = getattr(param, "example", "")
-    return click.BadParameter(with_example(problem, example), ctx, param)
+    shown = getattr(param, "example", "") if example else ""
+    return click.BadParameter(with_example(problem, shown), ctx, param)
 
 
 def with_example(message: str, example: str) -> str:
-    """Return the message, followed by the example unless the example is empty."""
-    return f"{message.rstrip('.')}; for example: {example}" if example else message
+    """Return the message, followed by the example unless it names a valid value itself."""
+    if not example or "such as" in message or example.partition(" ")[2] in message:
+        return message
+    return f"{message.rstrip('.')}; for example: {example}"
 
+
+def check_period(console: Console, since: datetime, until: datetime) -> None:
+    """End the command with an error if ``--to`` is not later than ``--from``."""
+    if not since < until:
+        problem = f"must be later than --from ({console.when(since)})"
+        raise option_error(console.ctx, "until", problem)
+
+
+#: Matches what only a pattern needs.
+GLOB: Final = re.compile(r"[*?\[]")
 
 #: Maximum number of names that are compared with an unknown name.
 MAX_COMPARED: Final = 10_000
@@ -180,6 +197,8 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
     else:
         hint = "; the schedule is empty"
+    if GLOB.search(name) and any(param.name == "match" for param in console.ctx.command.params):
+        hint = f"; for all that match, use --match {name!r}"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
 
 

@@ -21,7 +21,17 @@ from redbeat.transfer.incoming import Problem, UnreadableSourceError
 from . import import_export
 from .command import EX_UNREADABLE, Console, command, failure
 from .entry_options import as_option_errors, schedule_options, table_from
-from .options import INSTANT, SECONDS, argument, entry_names, load, not_found, option, option_error
+from .options import (
+    INSTANT,
+    SECONDS,
+    argument,
+    check_period,
+    entry_names,
+    load,
+    not_found,
+    option,
+    option_error,
+)
 
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {
@@ -177,9 +187,7 @@ def simulate(
     the command compares the runs under the new rules with the runs under the stored rules.
     The simulation assumes that a beat is always on time.
     """
-    if not since < until:
-        problem = f"must be later than --from ({console.time(since)})"
-        raise option_error(console.ctx, "until", problem)
+    check_period(console, since, until)
     changes = _changes(console, names, file, file_format, values)
     wanted = list(names) or (None if file is None else list(changes))
     try:

@@ -252,7 +252,7 @@ class Policy:
 
     def _check_together(self) -> None:
         if self.start_time and self.end_time and self.end_time < self.start_time:
-            raise InvalidEntryError("end_time", f"{self.end_time} is before start_time")
+            raise InvalidEntryError("end_time", "is before start_time")
         if self.coalesce == "all" and self.catch_up_limit is None:
             problem = "is missing; coalesce='all' needs a bound, such as 100"
             raise InvalidEntryError("catch_up_limit", problem)

@@ -23,10 +23,12 @@ from redbeat.schedules import hashed, ical, rule
 from .describe import CRON_FIELDS
 
 #: The units of durations with their lengths in seconds, the longest unit first.
-UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
+UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 
-#: Matches a number with a unit, such as ``1.5 h``.
-QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(min|[wdhms])")
+#: Matches a number with a unit, such as ``1.5 h`` or ``5 minutes``.
+QUANTITY: Final = re.compile(
+    r"(\d+(?:\.\d*)?|\.\d+) *(weeks?|days?|hours?|min(?:ute)?s?|sec(?:ond)?s?|[wdhms])"
+)
 
 #: Matches the white space before each part, such as ``RRULE:``, of a rule on a single line.
 BETWEEN_LINES: Final = re.compile(
@@ -42,7 +44,7 @@ def seconds_from(text: str) -> float:
     text = text.strip()
     with_unit = f"{text}s" if re.fullmatch(r"[0-9.]+", text) else text
     quantities = QUANTITY.findall(with_unit)
-    sizes = [UNITS[unit] for _, unit in quantities]
+    sizes = [UNITS[unit[0]] for _, unit in quantities]
     is_whole = re.fullmatch(rf"(?:{QUANTITY.pattern} *)+", with_unit) is not None
     if not is_whole or sizes != sorted(set(sizes), reverse=True):
         problem = (
@@ -50,7 +52,7 @@ def seconds_from(text: str) -> float:
             "first"
         )
         raise ValueError(f"{text!r} {problem}")
-    seconds = sum(Decimal(number) * UNITS[unit] for number, unit in quantities)
+    seconds = sum(Decimal(number) * UNITS[unit[0]] for number, unit in quantities)
     return int(seconds) if seconds == int(seconds) else float(seconds)
 
 
@@ -97,9 +99,10 @@ def _cron(text: str, _zone: tzinfo, app: Celery, name: str) -> BaseSchedule:
 def _cron_fields(text: str) -> dict[str, str]:
     fields = (cron.without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
+        valid = f"{text} *" if len(fields) == 4 else "30 9 * * mon-fri"
         raise ValueError(
             f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
-            "of month, month, day of week"
+            f"of month, month, day of week, such as {valid!r}"
         )
     return {
         name: ",".join(

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical, hashed_crontab
-from redbeat.cli.command import EX_CONFLICT
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -176,60 +176,64 @@ def test_the_value_none_sets_no_option(run: Run, app: Celery) -> None:
 
 
 WRONG = [
-    ([], "--every 30", "Give a schedule"),
-    (["--every", "soon"], "--every 30", "'soon' is not a duration"),
-    (["--every", "0"], "--every 30", "must be above 0"),
-    (["--every", "999999999999"], "--every 30", "1000 years"),
-    (["--every", "1", "--cron", "* * * * *"], "--cron '*/5 * * * *'", "--every or --cron"),
-    (["--cron", "* * * *"], "--cron '*/5 * * * *'", "has 4 fields"),
-    (["--cron", "0 9 * * Mon#1"], "--cron '*/5 * * * *'", "'Mon#1' must be *, a number or a name"),
-    (["--cron", "H 9 * * fri,Mon#1"], "--cron '*/5 * * * *'", "'Mon#1' must be *, a number"),
-    (["--cron", "0/15 * * * *"], "--cron '*/5 * * * *'", "a step such as /2 follows * or a range"),
-    (["--cron", "0 9 ? * fri"], "--cron '*/5 * * * *'", "must be *, a number"),
-    (["--cron", "0 9 * febtember *"], "--cron '*/5 * * * *'", "'febtember' must be *, a number"),
-    (["--cron", "0 9 * mon *"], "--cron '*/5 * * * *'", "a name (feb, february)"),
-    (["--cron", "mon 9 * * *"], "--cron '*/5 * * * *'", "'mon' must be *, a number, or a range"),
-    (["--cron", "*/15# * * * *"], "--cron '*/5 * * * *'", "'*/15#' must be *, a number"),
-    (["--cron", "99 * * * *"], "--cron '*/5 * * * *'", "99"),
-    (["--rrule", "FREQ=SOMETIMES"], "--rrule 'RRULE:", "'SOMETIMES' is not one of"),
-    (["--rrule", "FREQ=DAILY;COUNT=3"], "--rrule 'RRULE:", "DTSTART: missing"),
-    (["--at", "tomorrow"], "--at 2026-12-31T09:00", "'tomorrow' is not a time"),
-    (["--solar", "sunset,52"], "--solar sunset,52.52,13.41", "EVENT,LAT,LON"),
-    (["--solar", "tea,52,13"], "--solar sunset,52.52,13.41", "tea"),
-    (["--every", "1", "--args", "{}"], "--args '[1, 2]'", "not an array"),
-    (["--every", "1", "--kwargs", "a=1"], "--kwargs '{", "Expecting value"),
-    (["--every", "1", "--options", '{"expires": "x"}'], "--options '{", "options.expires"),
-    (["--every", "1", "--max-runs", "0"], "--max-runs 10", "above 0"),
-    (["--every", "1", "--max-runs", "few"], "--max-runs 10", "not a valid integer"),
-    (["--every", "1", "--coalesce", "all"], "--catch-up-limit 100", "needs a bound"),
-    (["--every", "1", "--coalesce", "x"], "--coalesce latest", "not one of"),
-    (["--every", "1", "--jitter", "-1"], "--jitter 10", "is not a duration"),
-    (["--every", "1", "--overlap", "skip"], "--overlap allow", "redbeat.worker.enable(app)"),
-    (["--every", "1", "--timezone", "Mars"], "--timezone Europe/Paris", "unknown time zone"),
+    ([], "for example: --every 5m", "Give a schedule"),
+    (["--every", "soon"], "for example: --every 5m", "'soon' is not a duration"),
+    (["--every", "0"], "for example: --every 5m", "must be above 0"),
+    (["--every", "999999999999"], "for example: --every 5m", "1000 years"),
+    (["--every", "1", "--cron", "* * * * *"], "", "--every or --cron"),
+    (["--cron", "30 9 * *"], "such as '30 9 * * *'", "has 4 fields"),
+    (["--cron", "0 30 9 * * mon"], "such as '30 9 * * mon-fri'", "has 6 fields"),
+    (["--cron", "0 9 * * Mon#1"], "", "'Mon#1' must be *, a number or a name"),
+    (["--cron", "H 9 * * fri,Mon#1"], "", "'Mon#1' must be *, a number"),
+    (["--cron", "0/15 * * * *"], "", "a step such as /2 follows * or a range"),
+    (["--cron", "0 9 ? * fri"], "", "must be *, a number"),
+    (["--cron", "0 9 * febtember *"], "", "'febtember' must be *, a number"),
+    (["--cron", "0 9 * mon *"], "", "a name (feb, february)"),
+    (["--cron", "mon 9 * * *"], "", "'mon' must be *, a number, or a range"),
+    (["--cron", "*/15# * * * *"], "", "'*/15#' must be *, a number"),
+    (["--cron", "99 * * * *"], "", "99"),
+    (["--rrule", "FREQ=SOMETIMES"], "for example: --rrule 'RRULE:", "'SOMETIMES' is not one of"),
+    (["--rrule", "FREQ=DAILY;COUNT=3"], "for example: --rrule 'RRULE:", "DTSTART: missing"),
+    (["--at", "tomorrow"], "such as 2026-12-31T09:00", "'tomorrow' is not a time"),
+    (["--solar", "sunset,52"], "for example: --solar sunset,52.52,13.41", "EVENT,LAT,LON"),
+    (["--solar", "tea,52,13"], "for example: --solar sunset,52.52,13.41", "tea"),
+    (["--every", "1", "--args", "{}"], "for example: --args '[1, 2]'", "not an array"),
+    (["--every", "1", "--kwargs", "a=1"], "for example: --kwargs '{", "Expecting value"),
+    (["--every", "1", "--options", '{"expires": "x"}'], "", "options.expires"),
+    (["--every", "1", "--max-runs", "0"], "", "above 0"),
+    (["--every", "1", "--max-runs", "few"], "for example: --max-runs 10", "not a valid integer"),
+    (["--every", "1", "--coalesce", "all"], "such as 100", "needs a bound"),
+    (["--every", "1", "--coalesce", "x"], "'latest'", "not one of"),
+    (["--every", "1", "--jitter", "-1"], "for example: --jitter 10", "is not a duration"),
+    (["--every", "1", "--overlap", "skip"], "", "redbeat.worker.enable(app)"),
+    (["--every", "1", "--timezone", "Mars"], "such as 'Europe/Paris'", "unknown time zone"),
     (
         ["--every", "1", "--start", "2027-01-02", "--end", "2027-01-01"],
-        "--end 2026-12-31T23:59",
+        "",
         "before start_time",
     ),
     (
         ["--every", "1", "--start", "9999-12-31T23:59:59", "--timezone", "America/New_York"],
-        "--start 2026",
+        "",
         "9999-12-31T23:59:59-05:00 is not between the years 1 and 9999 in UTC",
     ),
-    (["--every", "1", "--end", "0001-01-01T00:00+05:00"], "--end 2026", "the years 1 and 9999"),
-    (["--every", "1", "--delivery", "fast"], "--delivery at_most_once", "not one of"),
+    (["--every", "1", "--end", "0001-01-01T00:00+05:00"], "", "the years 1 and 9999"),
+    (["--every", "1", "--delivery", "fast"], "'at_most_once'", "not one of"),
 ]
 
 
 @pytest.mark.parametrize(("options", "example", "problem"), WRONG)
-def test_a_wrong_option_is_named_with_an_example_and_nothing_is_written(
+def test_a_wrong_option_is_named_and_nothing_is_written(
     run: Run, redis_client: redis.Redis, options: list[str], example: str, problem: str
 ) -> None:
+    """An example is shown if the form is wrong, once, and not if the value is."""
     ran = run("add", "new", "proj.note", *options)
     assert ran.code == 2
     error = ran.err.splitlines()[-1]
     assert problem in error
-    assert f"for example: {example}" in error
+    assert example in error
+    shown = bool(example) and "such as" not in example and not example.startswith("'")
+    assert ("for example: " in error) == shown
     assert redis_client.keys() == []
 
 
@@ -396,3 +400,35 @@ def test_an_edit_of_a_managed_entry_warns(run: Run, make: Make) -> None:
     make("a", 60, managed_by="billing")
     assert "a is managed by billing" in run("edit", "a", "--every", "1h").err
     assert "Warning" not in run("edit", "a", "--managed-by", "none").err
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        ([], "so it runs at once"),
+        (["--misfire-grace-time", "60"], "so it never runs"),
+        (["--paused"], "so it runs when it is resumed"),
+    ],
+)
+def test_a_time_in_the_past_is_a_warning(run: Run, options: list[str], runs: str) -> None:
+    words = ["new", "proj.note", "--at", "2020-01-01T00:00", *options]
+    ran = run("add", *words)
+    assert ran.code == 0
+    assert f"Warning: new: 2020-01-01 00:00:00 UTC has passed, {runs}" in ran.err
+    assert "has passed" not in run("add", "later", *words[1:3], "2999-01-01").err
+    assert "has passed" in run("edit", "later", "--at", "2020-01-01").err
+
+
+def test_a_file_with_a_time_in_the_past_is_a_warning(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    entries = {"old": {"task": "proj.note", "at": "2020-01-01T00:00:00Z"}}
+    file.write_text(json.dumps({"managed_by": "x", "entries": entries}), encoding="utf-8")
+    assert "so it runs at once" in run("plan", str(file)).err
+
+
+@pytest.mark.parametrize("verb", ["pause", "delete", "show"])
+def test_a_pattern_in_the_place_of_a_name(run: Run, make: Make, verb: str) -> None:
+    make("sync")
+    ran = run(verb, "s*")
+    assert ran.code == EX_NOT_FOUND
+    assert ("for all that match, use --match 's*'" in ran.err) == (verb != "show")

@@ -95,18 +95,18 @@ def test_a_time_zone_alone_is_refused_for_an_interval(run: Run, make: Make, app:
     ran = run("edit", "old", "--timezone", "Asia/Tokyo")
     assert ran.code == 2
     assert "--timezone" in ran.err.splitlines()[-1]
-    assert "for example: --timezone Europe/Paris" in ran.err
+    assert "for example" not in ran.err
     assert load(app).timezone is None
 
 
 @pytest.mark.parametrize(
     ("options", "example"),
     [
-        ([], "--every 30"),
-        (["--every", "0"], "--every 30"),
-        (["--max-runs", "-1"], "--max-runs 10"),
-        (["--cron", "x"], "--cron '*/5 * * * *'"),
-        (["--start", "2028-01-01"], "--end"),
+        ([], "for example: --every 5m"),
+        (["--every", "0"], "for example: --every 5m"),
+        (["--max-runs", "-1"], "above 0, not -1"),
+        (["--cron", "x"], "such as '30 9 * * mon-fri'"),
+        (["--start", "2028-01-01"], "Invalid value for '--end'"),
     ],
 )
 def test_a_wrong_option_changes_nothing(
@@ -116,7 +116,7 @@ def test_a_wrong_option_changes_nothing(
     before = redis_client.hgetall("redbeat:old")
     ran = run("edit", "old", *options)
     assert ran.code == 2
-    assert f"for example: {example}" in ran.err
+    assert example in ran.err
     assert redis_client.hgetall("redbeat:old") == before
 
 

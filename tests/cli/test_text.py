@@ -140,6 +140,8 @@ def test_a_rule_that_rfc_5545_cannot_express_is_shown_in_other_words() -> None:
         ("90s", 90),
         ("1h30m", 5400),
         ("1 h 30 min", 5400),
+        ("5 minutes", 300),
+        ("1 day 2 hours 3 secs", 93_603),
         ("1w", 604_800),
         ("1w2d3h4m5.5s", 788_645.5),
         ("1.5 h", 5400),
