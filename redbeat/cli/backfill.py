@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Final
 
 import click
@@ -150,9 +150,9 @@ def _report_plan(
     console.note(text)
 
 
-def progress_text(console: Console, one: Backfill) -> str:
-    """Return the progress of a backfill as text."""
-    span = f"{console.time(one.since)} to {console.time(one.until)}"
+def progress_text(console: Console, one: Backfill, zone: tzinfo | None = None) -> str:
+    """Return the progress of a backfill as text, with times in ``zone`` or the app's zone."""
+    span = f"{console.time(one.since, zone)} to {console.time(one.until, zone)}"
     if one.finished:
         return f"{span}: {one.sent} of {one.total} runs sent, finished"
     left = duration((one.total - one.sent) / one.rate)

@@ -249,13 +249,13 @@ class Console:
         """Return an entry name as it is printed, so that callers can measure the printed width."""
         return printable(str(name))
 
-    def time(self, instant: datetime | None) -> str:
-        """Return an instant as text in the time zone of the app, or ``-`` for None."""
-        return moment(instant, self.zone)
+    def time(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
+        """Return an instant as text in ``zone`` or the app's zone, or ``-`` for None."""
+        return moment(instant, zone or self.zone)
 
-    def when(self, instant: datetime | None) -> str:
-        """Return an instant as text with the time zone of the app, or "" for None."""
-        return f"{self.time(instant)} {self.zone}" if instant else ""
+    def when(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
+        """Return an instant as text with its zone, which is the app's by default, "" for None."""
+        return f"{self.time(instant, zone)} {zone or self.zone}" if instant else ""
 
 
 def _escaped(cell: str) -> str:

@@ -15,8 +15,18 @@ from celery.bin.base import CeleryOption
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
-from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
+from redbeat.entries.status import (
+    LAST_RESULTS,
+    NOT_SCHEDULED,
+    PAUSED,
+    STATES,
+    EntryState,
+    EntryStatus,
+    is_late,
+    status_of,
+)
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, text
 from redbeat.printing import plural
@@ -129,8 +139,12 @@ def _nothing(console: Console) -> str:
 @command("show")
 @entry_argument
 def show(console: Console, name: str) -> None:
-    """Show all details of an entry."""
-    entry = load(console, name)
+    """Show all details of an entry, with times in its own time zone."""
+    try:
+        entry = load(console, name)
+    except DecodeError:
+        _show_unreadable(console, name)
+        raise
     static = bool(static_among(console.store, [name]))
     with existing(console, name):
         if console.as_json:
@@ -141,6 +155,22 @@ def show(console: Console, name: str) -> None:
     if occurrences:
         console.write()
         _print_history(console, entry, occurrences)
+
+
+def _show_unreadable(console: Console, name: str) -> None:
+    """Show why and since when an entry cannot be read, and its stored texts."""
+    page, record = find.record_of(console.schedule, name)
+    if record is None:
+        return
+    row = page.rows[0]
+    if console.as_json:
+        console.emit(as_json.unreadable_json(record, row))
+        return
+    reason = status_of(record, row).reason or ""
+    about = [("Name", record.name), ("State", console.state(record.state)), ("Reason", reason)]
+    since = ("Since", console.when(record.quarantined_since))
+    texts = ((field.capitalize(), text) for field, text in row.texts.items())
+    console.fields([*about, since, *texts])
 
 
 @command("history")
@@ -173,6 +203,8 @@ def _fields(
     console: Console, entry: RedBeatSchedulerEntry, occurrences: list[Occurrence], static: bool
 ) -> Iterator[tuple[str, str | list[str]]]:
     yield "Name", str(entry.name)
+    zone = forecast.zone_of(entry)
+    when = partial(console.when, zone=zone)
     # Print the values in the syntax of command-line options, such as --task and --args.
     yield "Task", str(entry.task)
     yield "Schedule", describe.schedule_text(entry.schedule)
@@ -188,35 +220,46 @@ def _fields(
     status = entry.status
     yield "State", console.state(status.state)
     yield "Reason", status.reason or ""
+    yield "Cause", _causes(console, status)
     failing = status.failing
     if failing is not None:
-        yield "First error", f"{console.when(failing.first_at)}: {failing.first_error}"
-        yield "Next attempt", console.when(failing.next_attempt_at) or "now"
+        yield "First error", f"{when(failing.first_at)}: {failing.first_error}"
+        yield "Next attempt", when(failing.next_attempt_at) or "now"
     yield "Note", status.note or ""
-    yield "Due", console.when(status.due_at)
+    yield "Due", when(status.due_at)
     yield "Last result", console.state(status.last_result or "")
-    yield "Last run", console.when(describe.last_run(entry, occurrences)) or "never"
+    yield "Last run", when(describe.last_run(entry, occurrences)) or "never"
     yield "Runs", str(entry.total_run_count)
-    yield "Backfill", [progress_text(console, one) for one in entry.backfills]
-    yield "Last success", console.when(status.last_success)
+    yield "Backfill", [progress_text(console, one, zone) for one in entry.backfills]
+    yield "Last success", when(status.last_success)
     yield "Failures in a row", str(status.consecutive_failures or "")
     yield "Overdue", f"the entry {describe.overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
     waits = status.state in (PAUSED, NOT_SCHEDULED)
     title = "Upcoming, if resumed" if waits else "Upcoming"
-    yield title, [console.time(instant) for instant in upcoming]
+    yield title, [when(instant) for instant in upcoming]
     yield "Problem", problem or ""
+
+
+def _causes(console: Console, status: EntryStatus) -> list[str]:
+    """Return why no beat sends a run that has been due for a while, and what to do."""
+    if status.due_at is None or not is_late(status.due_at):
+        return []
+    problems = console.schedule.status().problems
+    causes = (one for one in problems if one.stops or one.kind == "beats")
+    return [f"{one.problem}; {one.remedy}" for one in causes]
 
 
 def _print_history(
     console: Console, entry: RedBeatSchedulerEntry, occurrences: Sequence[Occurrence]
 ) -> None:
     """Print runs as a table; with ``--json`` print an object per run."""
+    zone = forecast.zone_of(entry)
 
     def row(item: Occurrence) -> tuple[str, ...]:
         return (
-            console.time(item.scheduled_at),
-            console.time(item.dispatched_at),
+            console.time(item.scheduled_at, zone),
+            console.time(item.dispatched_at, zone),
             text.duration(entry.lateness_of(item)),
             describe.outcome_text(item),
             describe.result_text(item.result) or "-",
@@ -226,7 +269,7 @@ def _print_history(
     def as_object(item: Occurrence) -> dict[str, Any]:
         return {"name": str(entry.name), **as_json.occurrence_json(item)}
 
-    titles = (f"SCHEDULED ({console.zone})", *TITLES)
+    titles = (f"SCHEDULED ({zone})", *TITLES)
     nothing = f"{entry.name} has no recorded runs yet"
     optional = ("TASK ID", "DISPATCHED", "LATE")
     console.items(occurrences, as_object, titles, row, nothing, optional, {"RESULT": 30})

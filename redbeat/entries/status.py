@@ -25,6 +25,7 @@ from redbeat.entries.policy import Policy
 from redbeat.entries.state import Pause, Running, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
+from redbeat.storage.beats import SILENCE
 from redbeat.storage.reading import Counts, Reading, batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
@@ -111,7 +112,7 @@ class EntryStatus:
             - ``not scheduled``: the entry is stored, but a program took it out of the sorted set.
 
         reason: the reason for the state, of a running entry the task and when it was sent; None for
-            a scheduled entry, or if the reason is unknown.
+            a scheduled entry that is not late, or if the reason is unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the due run, None without failed attempts.
@@ -123,6 +124,8 @@ class EntryStatus:
         last_result: how the run ended whose end a worker reported last: a ``state`` of
             :class:`RunResult`, but neither ``retried`` nor ``lost``. Without a report it is
             ``running`` while a run goes on that others must not overlap, otherwise None.
+        quarantined_since: since when a beat cannot read the entry (UTC), None if it can or if no
+            beat has tried.
     """
 
     state: EntryState
@@ -134,6 +137,7 @@ class EntryStatus:
     failing: Failing | None = None
     overdue: Overdue | None = None
     last_result: LastResult | None = None
+    quarantined_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,8 @@ class Record:
     If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If the due run
     could not be sent, ``failing`` contains the failed attempts, and ``problem`` is the last error.
     ``due_at`` is in UTC, None if the entry is never due. :class:`EntryStatus` lists the values of
-    ``state`` and ``last_result``. ``name`` is printable. ``key`` is the exact Redis key, in which
-    surrogates represent bytes that are not UTF-8.
+    ``state``, ``last_result`` and ``quarantined_since``. ``name`` is printable. ``key`` is the
+    exact Redis key, in which surrogates represent bytes that are not UTF-8.
     """
 
     name: str
@@ -157,6 +161,7 @@ class Record:
     key: str = ""
     overdue: Overdue | None = None
     last_result: LastResult | None = None
+    quarantined_since: datetime | None = None
 
 
 def how_to_schedule(name: str) -> str:
@@ -191,6 +196,15 @@ def quarantine_note(note: str) -> tuple[str, datetime | None]:
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
 
 
+def quarantine_of(row: Row, kept: State, state: EntryState) -> tuple[str, datetime | None]:
+    """Return why and since when an entry in a state is quarantined; "" and None if it is not."""
+    if state != QUARANTINED:
+        return "", None
+    if row.note or kept.quarantine is None:
+        return quarantine_note(row.note)
+    return kept.quarantine.reason, from_timestamp(kept.quarantine.since)
+
+
 def shown_state(row: Row, now: float) -> State:
     """Return what beats keep about an entry, with what is pending in its inbox.
 
@@ -223,8 +237,8 @@ def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Re
     failing = failing_of(row, kept, now) if state == FAILING else None
     if failing is not None:
         problem = failing.reason
-    late, last = overdue_of(row, name, now), last_result_of(kept)
-    return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late, last)
+    shown = (overdue_of(row, name, now), last_result_of(kept), quarantine_of(row, kept, state)[1])
+    return Record(name, entry, problem, due_at, state, row.static, failing, row.key, *shown)
 
 
 def status_of(record: Record, row: Row) -> EntryStatus:
@@ -234,10 +248,7 @@ def status_of(record: Record, row: Row) -> EntryStatus:
     reason = None if record.failing is None else record.failing.reason
     if record.state == QUARANTINED:
         due_at, late = None, None
-        reason, _ = quarantine_note(row.note)
-        if kept.quarantine is not None and not row.note:
-            reason = kept.quarantine.reason
-        reason = reason or record.problem
+        reason = quarantine_of(row, kept, QUARANTINED)[0] or record.problem
     elif record.state == RUNNING and kept.running is not None:
         reason = why_running(kept.running, row.due)
     elif record.state == PAUSED and pause is not None:
@@ -247,10 +258,19 @@ def status_of(record: Record, row: Row) -> EntryStatus:
         reason = why_finished(record.entry)
     elif record.state == NOT_SCHEDULED:
         reason = f"it is stored, but not in the schedule: {how_to_schedule(record.name)}"
+    elif record.state == SCHEDULED and due_at is not None and is_late(due_at):
+        reason = f"due since {due_at.isoformat(timespec='seconds')}, but no beat has sent it"
     success, failures = kept.results.success, kept.results.failures
-    known = (None if success is None else from_timestamp(success), failures)
-    last = record.last_result
-    return EntryStatus(record.state, reason, due_at, note, *known, record.failing, late, last)
+    return EntryStatus(
+        *(record.state, reason, due_at, note),
+        *(None if success is None else from_timestamp(success), failures, record.failing, late),
+        *(record.last_result, record.quarantined_since),
+    )
+
+
+def is_late(due_at: datetime) -> bool:
+    """Return whether a beat at work would have sent a run that was due at ``due_at``."""
+    return time.time() - due_at.timestamp() > SILENCE
 
 
 def last_result_of(kept: State) -> LastResult | None:

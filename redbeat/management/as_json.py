@@ -18,6 +18,7 @@ from redbeat.metrics.problems import Finding
 from redbeat.presentation.describe import as_json, iso, plain
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.rows import Row
 
 from .forecast import MAX_RUNS, Load, Periods, first_runs, upcoming_or_problem
 from .status import Status
@@ -32,6 +33,12 @@ def record_json(record: Record) -> dict[str, Any]:
     return stored | _state_json(record, record.static, record.problem)
 
 
+def unreadable_json(record: Record, row: Row) -> dict[str, Any]:
+    """Return the JSON object of an entry that cannot be read, with its stored texts."""
+    texts = {name: encodable(text) for name, text in row.texts.items()}
+    return {**record_json(record), "stored": texts}
+
+
 def _state_json(shown: Record | EntryStatus, static: bool, problem: str | None) -> dict[str, Any]:
     return {
         "state": shown.state,
@@ -40,6 +47,7 @@ def _state_json(shown: Record | EntryStatus, static: bool, problem: str | None) 
         "problem": problem,
         "failing": plain(shown.failing),
         "last_result": shown.last_result,
+        "quarantined_since": iso(shown.quarantined_since),
     }
 
 

@@ -49,6 +49,12 @@ class Row(NamedTuple):
         return score_in(self.score) if self.score else None
 
     @property
+    def texts(self) -> dict[str, str]:
+        """The stored texts by field, without what beats keep."""
+        found = {"definition": self.definition, "policy": self.policy, "meta": self.meta}
+        return {name: text for name, text in found.items() if text}
+
+    @property
     def unreadable(self) -> str:
         """Why nobody can read the entry, "" if its texts can be read."""
         if self.problem:

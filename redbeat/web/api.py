@@ -170,7 +170,7 @@ def show() -> ResponseReturnValue:
 def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is None:
-        return jsonify(as_json.record_json(record)), code
+        return jsonify(as_json.unreadable_json(record, row)), code
     with existing(name):
         response = jsonify(as_json.entry_json(record.entry, row.static))
     response.set_etag(digest(*record.entry.seen_texts))

@@ -34,10 +34,9 @@ MAX_NOTICE: Final = 200
 
 def texts_of(row: Row) -> dict[str, str]:
     """Return the stored strings of an unreadable entry by field, for display."""
-    texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
         return {"key": row.unreadable}
-    return {name: clipped(text) for name, text in texts.items() if text}
+    return {name: clipped(text) for name, text in row.texts.items()}
 
 
 def clipped(text: str, length: int = MAX_TEXT) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -18,10 +19,10 @@ from redbeat.entries.decide import PARKED
 from redbeat.entries.history import run_line
 from redbeat.entries.state import Ended
 from redbeat.worker import enable
-from tests.cli.commands import in_terminal
+from tests.cli.commands import CommandResult, in_terminal
 from tests.cli.conftest import Run
 from tests.conftest import Make
-from tests.stored import put_history, put_results
+from tests.stored import put_history, put_results, put_state
 
 RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -65,10 +66,73 @@ def test_show_prints_everything(run: Run) -> None:
     assert values["Max runs"] == "100"
     assert values["Kind"] == "dynamic"
     assert values["State"] == "scheduled"
-    assert values["Last run"] == "2026-01-01 12:00:00 UTC"
+    assert values["Last run"] == "2026-01-01 13:00:00 Europe/Paris"
     assert values["Runs"] == "2"
     assert any("id-1" in text and "0.25 s" in text for text in ran.lines)
     assert any("id-2" in text and "1 min 30 s" in text for text in ran.lines)
+
+
+def fields_of(ran: CommandResult) -> dict[str, str]:
+    """Return the fields that ``show`` prints, each with its first line."""
+    pairs = (text.partition("  ") for text in ran.lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def test_show_says_that_no_beat_sends_what_is_due(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    """Also of a failing entry, whose next attempt nobody starts."""
+    make("a")
+    assert not {"Reason", "Cause"} & {*fields_of(run("show", "a"))}
+    redis_client.zadd("redbeat::schedule", {"redbeat:a": RAN.timestamp()})
+    shown = fields_of(run("show", "a"))
+    assert shown["Reason"] == "due since 2026-01-01T12:00:00+00:00, but no beat has sent it"
+    assert shown["Cause"].startswith("no beat leads; start a beat; this schedule has the prefix")
+    (found,) = run("show", "a", "--json").json
+    assert found["reason"] == shown["Reason"]
+    put_state(redis_client, "redbeat:a", failing=[1.0, 2, "away", RAN.timestamp(), 2.0])
+    shown = fields_of(run("show", "a"))
+    assert (shown["State"], shown["Cause"][:13]) == ("failing", "no beat leads")
+
+
+def test_times_are_in_the_zone_of_the_entry(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    made = {"timezone": "Asia/Tokyo", "last_run_at": RAN, "total_run_count": 1}
+    make("a", crontab("0", "9"), **made).backfill(RAN - timedelta(days=1), RAN)
+    put_history(redis_client, "redbeat:a", [line(RAN, 0, "id", "sent")])
+    ran = run("show", "a")
+    shown = fields_of(ran)
+    assert shown["Last run"] == "2026-01-01 21:00:00 Asia/Tokyo"
+    assert shown["Due"].endswith(" Asia/Tokyo")
+    assert shown["Upcoming"].endswith(" 09:00:00 Asia/Tokyo")
+    assert shown["Backfill"].startswith("2025-12-31 21:00:00 to 2026-01-01 21:00:00")
+    assert ran.lines[-2].startswith("SCHEDULED (Asia/Tokyo)")
+    for lines in (ran.lines, run("history", "a").lines):
+        assert lines[-1].split()[:4] == ["2026-01-01", "21:00:00"] * 2
+
+
+def test_show_of_an_unreadable_entry(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    make("a", description="x")
+    redis_client.hset("redbeat:a", "definition", b'{"name": "a\n\x80')
+    ran = run("show", "a")
+    assert ran.code == EX_UNREADABLE
+    assert "The entry cannot be read: definition" in ran.err
+    shown = fields_of(ran)
+    assert (shown["Name"], shown["State"]) == ("a", "quarantined")
+    assert shown["Reason"] == "the stored text is not UTF-8"
+    assert shown["Definition"] == '{"name": "a\\n\\x80'
+    assert shown["Policy"] == '{"description": "x"}'
+    assert "Since" not in shown
+    note = {"reason": "broken", "since": RAN.timestamp()}
+    redis_client.hset(".redbeat::quarantine", "redbeat:a", json.dumps(note))
+    redis_client.zadd("redbeat::schedule", {"redbeat:a": PARKED})
+    shown = fields_of(run("show", "a"))
+    assert (shown["Reason"], shown["Since"]) == ("broken", "2026-01-01 12:00:00 UTC")
+    ran = run("show", "a", "--json")
+    (found,) = ran.json
+    assert (ran.code, found["quarantined_since"]) == (EX_UNREADABLE, RAN.isoformat())
+    assert found["stored"]["policy"] == '{"description": "x"}'
 
 
 def test_show_says_that_an_entry_is_overdue(run: Run, make: Make, app: Celery) -> None:
@@ -86,7 +150,7 @@ def test_the_upcoming_runs_of_an_entry_with_spread_include_its_offset(run: Run, 
     assert found["upcoming"][0] == found["due_at"]
     lines = run("show", "nightly").lines
     (due,) = (line.split()[1:3] for line in lines if line.startswith("Due"))
-    (first,) = (line.split()[1:] for line in lines if line.startswith("Upcoming"))
+    (first,) = (line.split()[1:3] for line in lines if line.startswith("Upcoming"))
     assert first == due
 
 

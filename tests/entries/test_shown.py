@@ -163,6 +163,7 @@ def test_the_state_of_an_entry(
     assert found == due
     if state == "quarantined":
         assert shown_status.reason == "broken"
+        assert shown_status.quarantined_since == record.quarantined_since == from_timestamp(NOW)
 
 
 def test_a_failing_entry_has_its_first_and_last_error(app: Celery, redis_client: Any) -> None:

@@ -359,6 +359,7 @@ def test_the_answers_have_all_kinds_of_values(answers: dict[tuple[str, str], lis
     (listed,) = (each for each in answers["/entries", "get"][0]["entries"] if each["failing"])
     assert listed["problem"] == entries["fails"]["problem"]
     assert entries["bad"]["state"] == "quarantined"
+    assert entries["bad"]["stored"]["definition"]
     (status,) = answers["/status", "get"]
     assert status["leader"]["host"] == "web-1"
     assert status["overdue"]
