@@ -16,7 +16,7 @@ from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 
 from . import checks
 from .command import EX_CONFLICT, Console, command, failure
-from .entry_options import as_option_errors, entry_options, table_from
+from .entry_options import EntryCommand, as_option_errors, entry_options, table_from
 from .options import argument, entry_argument, load, option, option_error, task_names
 
 #: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
@@ -27,7 +27,7 @@ READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 KNOWN: Final = (*FIELDS, "managed_by")
 
 
-@command("add")
+@command("add", EntryCommand)
 @argument("name", help="Name of the new entry.")
 @argument("task", help="Name of the task to run.", shell_complete=task_names)
 @entry_options
@@ -51,7 +51,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
     checks.warn_of_schedules(console, [entry])
 
 
-@command("edit")
+@command("edit", EntryCommand)
 @entry_argument
 @option(
     "--task",
@@ -67,7 +67,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     Fields whose options you do not use remain unchanged. The value none resets a field to its
     default, for example: --end none.
     """
-    if task is None and not any(value not in (None, False, ()) for value in values.values()):
+    if task is None and not any(value not in (None, ()) for value in values.values()):
         problem = "Give at least one option to change; for example: --every 5m"
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)

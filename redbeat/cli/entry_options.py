@@ -15,7 +15,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import CALL
 
-from .command import Console
+from .command import Console, RedBeatCommand
 from .options import CLEARED, SECONDS, TIME, option, option_error, options
 
 #: Functions that add an option below a heading of the help.
@@ -101,10 +101,21 @@ entry_options: Final = options(
     *(field_option(name) for name in FIELDS if name not in SCHEDULE_FIELDS),
     policy_option(
         "--paused",
-        is_flag=True,
-        help="Pause the entry, so that it does not run until you resume it.",
+        type=click.Choice(("yes", "no")),
+        help="Whether the entry is paused until you resume it; --paused alone means yes.",
     ),
 )
+
+
+class EntryCommand(RedBeatCommand):
+    """A command in which ``--paused`` needs no value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; ``--paused`` before any other word is ``--paused yes``."""
+        pairs = zip(args, [*args[1:], ""], strict=True)
+        alone = {"--paused": "--paused=yes"}
+        given = [one if then in ("yes", "no") else alone.get(one, one) for one, then in pairs]
+        return super().parse_args(ctx, given)
 
 
 @contextmanager
@@ -133,11 +144,11 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
     if len(kinds) > 1:
         problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
         raise option_error(console.ctx, kinds[1], problem)
-    names = (*kinds, *CALL, "queue", *FIELDS)
+    names = (*kinds, *CALL, "queue", "enabled", *FIELDS)
     table = {name: values.get(OPTION_OF.get(name, name)) for name in names}
     table = {name: value for name, value in table.items() if value is not None}
     if kinds == ["rrule"]:
         table["rrule"] = list(values["rrule"])
-    if values.get("paused"):
-        table["enabled"] = False
+    if "enabled" in table:
+        table["enabled"] = table["enabled"] == "no"
     return {name: None if value is CLEARED else value for name, value in table.items()}

@@ -63,7 +63,8 @@ KINDS: Final[dict[str, Kind]] = {
         ERROR, "look at the log of its worker; celery redbeat show NAME has the last errors"
     ),
     "late": Kind(
-        ERROR, "celery redbeat show NAME and the log of the beat say why; perhaps the beat lacks time"
+        ERROR,
+        "celery redbeat show NAME and the log of the beat say why; perhaps the beat lacks time",
     ),
     "overdue": Kind(
         ERROR, "check the entry's history, the log of its worker, and whether a beat sends its runs"

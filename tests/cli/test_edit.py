@@ -177,3 +177,35 @@ def test_json_prints_the_edited_entry(run: Run, make: Make) -> None:
     make("old")
     (edited,) = run("edit", "old", "--every", "30", "--json").json
     assert edited["schedule_text"] == "every 30 s"
+
+
+@pytest.mark.parametrize(
+    ("words", "enabled"),
+    [
+        (["old", "--paused", "no"], True),
+        (["old", "--paused=no"], True),
+        (["old", "--paused", "yes"], False),
+        (["old", "--paused"], False),
+        (["--paused", "old"], False),
+        (["old", "--paused", "--jitter", "1"], False),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_paused_is_yes_or_no(
+    run: Run, make: Make, app: Celery, words: list[str], enabled: bool, before: bool
+) -> None:
+    make("old")
+    if not before:
+        assert run("pause", "old", "--note", "closed").code == 0
+    assert run("edit", *words).code == 0
+    (shown,) = run("show", "old", "--json").json
+    assert (shown["enabled"], shown["state"] == "scheduled") == (enabled, enabled)
+    assert bool(shown["note"]) == (not enabled and not before)
+    assert run("edit", "old", "--paused=maybe").code == 2
+
+
+def test_paused_alone_may_come_before_the_name(run: Run) -> None:
+    assert run("add", "--paused", "new", "proj.note", "--every", "5m").code == 0
+    assert run("add", "other", "proj.note", "--every", "5m", "--paused", "no").code == 0
+    found = {line["name"]: line["state"] for line in run("list", "--json").json}
+    assert found == {"new": "paused", "other": "scheduled"}
