@@ -192,7 +192,7 @@ def test_json_prints_the_edited_entry(run: Run, make: Make) -> None:
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_paused_is_yes_or_no(
-    run: Run, make: Make, app: Celery, words: list[str], enabled: bool, before: bool
+    run: Run, make: Make, words: list[str], enabled: bool, before: bool
 ) -> None:
     make("old")
     if not before:
