@@ -148,6 +148,9 @@ SORTED: Final = 5_000
 #: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({status.PAUSED, status.FINISHED, status.QUARANTINED})
 
+#: The states whose entries the dashboard looks for in due order, as no side key lists them.
+WALKED: Final = (status.SCHEDULED, status.RUNNING, status.PAUSED, status.FINISHED)
+
 #: The score in cursors for entries that are not in the sorted set.
 OUTSIDE: Final = float("-inf")
 
@@ -334,7 +337,10 @@ class Search:
         """
         filters, name_of, seen = self._filters, self.keys.name_of, set[int]()
         statics = set[str]() if filters.static is None else self._store.static_names()
-        scans = self._store.scan(glob_of(filters.pattern or "", filters.fold))
+        index = "failing" if filters.states == {status.FAILING} else "schedule"
+        scans = self._store.scan(glob_of(filters.pattern or "", filters.fold), index)
+        if filters.states == {status.QUARANTINED}:
+            scans = iter([[(key, -1.0) for key in self._store.quarantined()]])
         inside = () if filters.only_outside else chain.from_iterable(scans)
         for key, score in chain(inside, ((key, OUTSIDE) for key in self._outside())):
             name, number = name_of(key), hash(key)
@@ -444,6 +450,8 @@ def browse(
         page = store_of(schedule.app).page(_cursor(after), limit)
         next_cursor = " ".join(page.after) if page.after else None
         return Found(_records(schedule, page), page.now, next_cursor)
+    if query == Query(state=query.state) and query.state in WALKED:
+        return _walked(schedule, query, _cursor(after), limit)
     search = Search(schedule, query.filters)
     members: Iterable[Member] = search.members()
     if query.sort.lstrip("-") not in CHEAP:
@@ -458,6 +466,23 @@ def browse(
     following = take(skip + MAX_READ + limit, members, sort_key)
     found = _first_page(search, following[skip:], limit, BATCH if query.decodes else limit)
     return found if query.decodes else replace(found, total=search.count)
+
+
+def _walked(schedule: Schedule, query: Query, after: Cursor | None, limit: int) -> Found:
+    """Return a page of the entries in a state, read from the sorted set in its own order.
+
+    The entries that are never due are looked for where the sorted set has them.
+    """
+    begin = PARKED_START if query.state in PARKED_STATES else None
+    found, scores = list[status.Record](), dict[str, str]()
+    for page in islice(pages_of(store_of(schedule.app), after or begin), MAX_READ // BATCH):
+        found += filter(query.filters.takes, _records(schedule, page))
+        scores |= {row.key: row.score for row in page.rows}
+        if len(found) > limit:
+            last = found[limit - 1].key
+            return Found(found[:limit], page.now, f"{scores[last]} {last}")
+    following = " ".join(page.after) if page.after else None
+    return Found(found, page.now, following, following is not None)
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None]:

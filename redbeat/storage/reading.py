@@ -337,14 +337,14 @@ class Reading:
         """Return the number of entries. One round trip."""
         return sum(int(part._read("ZCARD", part.keys.schedule)) for part in self.parts)
 
-    def scan(self, text: str = "*") -> Iterator[list[tuple[str, float]]]:
+    def scan(self, text: str = "*", which: str = "schedule") -> Iterator[list[tuple[str, float]]]:
         """Yield pairs (entry key, score) in no special order, in parts of about 2000 entries.
 
-        ``text`` is a glob pattern for the entry keys. A scan returns every key that stays in the
-        schedule during the whole scan. A scan may return a key several times. Takes one round trip
-        for each part.
+        ``which`` names the sorted set in :class:`Keys`; ``text`` is a glob pattern for the entry
+        keys. A scan returns every key that stays in the set during the whole scan. A scan may
+        return a key several times. Takes one round trip for each part.
         """
-        for items in self.portions("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
+        for items in self.portions(which, "ZSCAN", SCAN_COUNT, "MATCH", text):
             yield [(text_of(member), score_in(score)) for member, score in pairs_of(items)]
 
     def static_names(self) -> set[str]:

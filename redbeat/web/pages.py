@@ -100,7 +100,11 @@ def index() -> ResponseReturnValue:
         return render_template("listing.html", problem=str(error), page=None, **context), 400
     status = schedule.status()
     context.update(query=query, page=page, now=now_of(page.now), status=status, first=first)
-    context["total"] = sum(status.entries.values()) if query.plain else page.total
+    context["jumps"] = query.plain or page.total is not None
+    total = sum(status.entries.values()) if query.plain else page.total
+    if query == find.Query(state=query.state) and query.state:
+        total = status.entries.get(query.state)
+    context["total"] = total
     context["recent"] = _recent_runs(page.records)
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)

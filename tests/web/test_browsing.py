@@ -21,7 +21,7 @@ from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long
 from tests.schedule.conftest import RoundTrips
-from tests.stored import put_state
+from tests.stored import put_failing, put_state
 from tests.web.conftest import Browser
 
 MANY = 20_000
@@ -251,3 +251,34 @@ def test_the_position_is_shown_and_a_jump_leads_to_it(
     assert ">31-45 of 45<" in jumped
     assert "No entr" in browser.get("/", per="20", at="100", **query)
     assert ">1-20 of 45<" in browser.get("/", per="20", at="odd", **query)
+
+
+def test_a_state_is_found_at_once_behind_thousands_of_other_entries(
+    browser: Browser, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    schedule.save_all(
+        RedBeatSchedulerEntry(f"e{number:04}", "task", 3600, app=schedule.app)
+        for number in range(2100)
+    )
+    for name in ("late", "off", "off-too", "broken"):
+        RedBeatSchedulerEntry(name, "task", 86_400, app=schedule.app).save()
+    put_failing(redis_client, "redbeat:late", 3, 1.0, "OSError")
+    redis_client.zadd(".redbeat::failing", {"redbeat:late": 1})
+    schedule.pause_all(["off", "off-too"])
+    redis_client.hset("redbeat:broken", "definition", "{")
+    redis_client.zadd("redbeat::schedule", {"redbeat:broken": -1})
+    redis_client.hset(".redbeat::quarantine", "redbeat:broken", "why")
+    expected = {"failing": ["late"], "paused": ["off", "off-too"], "quarantined": ["broken"]}
+    for state, names in {**expected, "finished": []}.items():
+        page = browser.get("/", state=state)
+        assert re.findall(r'<tr data-key="([^"]*)"', page) == names
+        assert "Continue the search" not in page
+        assert (f"1-{len(names)} of {len(names)}" in page) is bool(names)
+    seen: list[str] = []
+    after: str | None = None
+    while after is not None or not seen:
+        found = browse(schedule, Query(state="scheduled"), after, 900)
+        seen += [record.name for record in found.records]
+        after = found.after
+    assert sorted(seen) == [f"e{number:04}" for number in range(2100)]
+    assert "1-50 of 2,100" in browser.get("/", state="scheduled")
