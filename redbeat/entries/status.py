@@ -91,8 +91,11 @@ class Failing:
 
     @property
     def reason(self) -> str:
-        """A text with the number of failed attempts and the last error."""
-        return f"{plural(self.attempts, 'attempt')} to send the run failed: {self.last_error}"
+        """A text with the number of failed attempts and the last error.
+
+        Not all were attempts to send: a schedule may raise an error, or an entry end a beat.
+        """
+        return f"{plural(self.attempts, 'attempt')} failed: {self.last_error}"
 
 
 @dataclass(frozen=True, slots=True)
