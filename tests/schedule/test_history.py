@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from celery.states import FAILURE, SUCCESS
 
 import redbeat.worker
 from redbeat.entries.history import Occurrence, read_history, run_line, with_ids
@@ -13,6 +14,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
 from tests.stored import put_history, stored_lines
+from tests.workers import reporting, run_task
 
 from .conftest import Make
 
@@ -139,6 +141,28 @@ def test_the_first_and_the_last_failure_are_recorded(make: Make, world: World) -
     scheduler.tick()
     outcomes = [found.outcome for found in entry.history]
     assert outcomes == ["sent", "failed:KeyError:3", "failed:KeyError"]
+
+
+def test_a_result_is_of_the_run_with_its_id_and_not_of_an_attempt_at_the_same_time(
+    make: Make, world: World
+) -> None:
+    entry = make("a", last_run_at=world.ago(4000)).save()
+    scheduler = world.scheduler()
+    scheduler.before_send = lambda task: void(NO_TASKS[task])
+    scheduler.tick()
+    scheduler.before_send = lambda _task: None
+    world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+    scheduler.tick()
+    entry.trigger()
+    world.take_reports(scheduler)
+    states = {"sent": FAILURE, "triggered": SUCCESS}
+    with reporting(world.app):
+        for sent, state in zip(scheduler.sent, states.values(), strict=True):
+            run_task(world.app, sent.id, sent.options["headers"], state)
+    found = {run.outcome: run for run in entry.history}
+    assert found["sent"].scheduled_at == found["failed:KeyError"].scheduled_at
+    told = {outcome: run.result and run.result.state for outcome, run in found.items()}
+    assert told == {"triggered": "succeeded", "sent": "failed", "failed:KeyError": None}
 
 
 def test_runs_that_are_too_old(make: Make, world: World) -> None:
