@@ -10,6 +10,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
 from celery import Celery
+from celery.schedules import BaseSchedule
 
 from redbeat import decoder
 from redbeat.calendar.zones import UTC
@@ -59,6 +60,8 @@ class Rules:
         self._calendars: Mapping[str, str] = {}
         #: Rules by all of their texts but the name, which alone distinguishes many entries.
         self._twins: dict[tuple[str, str], Rule] = {}
+        #: The schedules of entries without a policy, by what their definitions say of them.
+        self._schedules: dict[str, BaseSchedule] = {}
         #: The names of ``beat_schedule``; ``restore`` gives their entries the objects that Redis
         #: cannot store.
         self.statics: Container[str] = ()
@@ -132,6 +135,7 @@ class Rules:
         """Forget all rules, because ``beat_schedule`` may have other objects."""
         self._rule.cache_clear()
         self._twins.clear()
+        self._schedules.clear()
 
     def _make(self, key: str, definition: str, policy: str) -> Rule:
         name = key[len(self._conf.key_prefix) :]
@@ -155,7 +159,7 @@ class Rules:
     def _decoded(self, key: str, definition: str, policy_text: str) -> Rule:
         is_whole = not policy_text and '"lazy"' not in definition  # a placeholder of a function
         if self._entry_class is RedBeatSchedulerEntry and is_whole:
-            fields = decode_definition(definition)
+            fields = decode_definition(definition, self._schedule_of)
             if FIELDS.keys() >= fields.keys() and fields["name"] not in self.statics:
                 return self._plain(key, definition, fields)
         entry = self._entry_class.from_definition(self._app, definition, policy_text)
@@ -167,6 +171,20 @@ class Rules:
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
         texts, asks = (definition, policy_text), asks_itself(entry.schedule)
         return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)
+
+    def _schedule_of(self, written: Any) -> BaseSchedule:
+        """Return the schedule in a definition; entries share it unless it decides by itself."""
+        if not isinstance(written, dict):
+            return decoder.decode_schedule(written)
+        text = repr(written)
+        schedule = self._schedules.get(text)
+        if schedule is None:
+            schedule = decoder.decode_schedule(written)
+            if len(self._schedules) >= MOST_TWINS:
+                self._schedules.clear()
+            if not asks_itself(schedule):
+                self._schedules[text] = schedule
+        return schedule
 
     def _plain(self, key: str, definition: str, fields: dict[str, Any]) -> Rule:
         """Return the rule of an entry without a policy, which needs no entry object."""

@@ -19,6 +19,7 @@ from celery.utils.saferepr import saferepr
 from kombu.utils.json import JSONEncoder
 
 from redbeat.beat.broker import CheckedProducer
+from redbeat.codec.stored import json_writer
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.definition import TIMES, seconds_of
@@ -250,7 +251,7 @@ class Messages:
         self._app, self._conf = app, conf
         self._around = Surroundings(app)
         self._random = random
-        self._encode = JSONEncoder().encode
+        self._encode = json_writer(JSONEncoder())
         self._tag: Callable[[], str] = str
         self._turn, self._few = 0, True
         self._repr_levels: dict[str, int] = {}

@@ -176,17 +176,20 @@ def seconds_of(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def decode_definition(text: str | bytes) -> dict[str, Any]:
+def decode_definition(
+    text: str | bytes, schedule_of: Callable[[Any], BaseSchedule] = decode_schedule
+) -> dict[str, Any]:
     """Return the constructor arguments in a stored definition.
 
-    Raises :exc:`DecodeError` with the name of an invalid field.
+    ``schedule_of`` returns the schedule for what the definition says of it. Raises
+    :exc:`DecodeError` with the name of an invalid field.
     """
-    definition = decode(text, "definition")
+    definition = decode(text, "definition", "schedule")
     if not isinstance(definition, dict):
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     if "schedule" in definition:
         try:
-            definition["schedule"] = decode_schedule(definition["schedule"])
+            definition["schedule"] = schedule_of(definition["schedule"])
         except DecodeError as error:
             unknown = sorted(definition.keys() - FIELDS.keys() - POLICY_FIELDS.keys())
             also = f"; RedBeat does not know the field {unknown[0]!r:.60}" if unknown else ""

@@ -362,9 +362,9 @@ def read_results(text: str | None) -> dict[str, Ended]:
 
 
 #: Times are written as UNIX seconds.
-_compact = json.JSONEncoder(
-    separators=(",", ":"), allow_nan=False, default=datetime.timestamp
-).encode
+_compact = stored.json_writer(
+    json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=datetime.timestamp)
+)
 
 
 def digest_of_meta(meta: str | None) -> str:

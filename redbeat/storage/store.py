@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from redbeat.codec.stored import bytes_of, score_in, text_of
+from redbeat.codec.stored import bytes_of, json_writer, score_in, text_of
 from redbeat.config import App, RedBeatConfig, client_of, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage import reading
@@ -42,9 +42,7 @@ _NUMBERS: Final = ("score", "add", "not_after")
 
 IS_DONE: Final = Answer(DONE)
 
-_dumps = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, default=text_of, separators=(",", ":")
-).encode
+_dumps = json_writer(json.JSONEncoder(ensure_ascii=False, default=text_of, separators=(",", ":")))
 
 
 #: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
