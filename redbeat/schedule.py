@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from redbeat.beat.message import why_not_rendered
 from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.history import Occurrence
@@ -322,6 +323,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         A due entry is a problem if it is more than ``max_late`` seconds late.
         """
         return status_of(self.app, max_late=max_late)
+
+    def why_not_rendered(self, name: str) -> str:
+        """Return why Celery makes the messages of an entry, "" if beats render them.
+
+        Connects to the broker. What only the process of a beat knows is not seen: its scheduler
+        class, and functions that it alone connects to signals.
+        """
+        return why_not_rendered(self.app, self[name])
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
         """Return the reason and the start of each quarantine, by entry name. One round trip."""

@@ -77,6 +77,8 @@ def _are_texts(value: Any) -> bool:
 
 STRING: Final = Kind("a non-empty string", _is_text)
 
+BOOLEAN: Final = Kind("True or False", lambda value: isinstance(value, bool))
+
 #: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
@@ -130,6 +132,7 @@ class Settings:
     on_lock_lost: str = _setting(one_of("standby", "exit"), "standby")
     delivery: str | None = _setting(one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE))
     publish_window: int = _setting(integer(1, 1000), 100)
+    render_messages: bool = _setting(BOOLEAN, True)
     max_rate: float | None = _setting(
         Kind("a number of runs per second above 0", lambda value: is_number(value) and value > 0)
     )

@@ -663,7 +663,12 @@ class Beat:
         else:
             self._turn.add(self._outcome.inside(run), run)
         if not own:
-            self._messages.learn(run.rule, run.headers, run.task_id, run.push)
+            self._learn(run, run.push)
+
+    def _learn(self, run: Run, commands: list[list[Any]]) -> None:
+        """Let the next messages be rendered as the one that Celery has made, or compare them."""
+        if self._messages.learn(run.rule, run.headers, run.task_id, commands):
+            self.counters.mismatched()
 
     def _log_sending(self, run: Run) -> None:
         send = run.verdict.send
@@ -725,7 +730,7 @@ class Beat:
         call = self._call_of(run, producer)
         self._sender.publish(run, call, producer, once=once, own=own)
         if may_render:
-            self._messages.learn(rule, run.headers, run.task_id, self._sender.made)
+            self._learn(run, self._sender.made)
 
     def _settle(self, runs: Iterable[Run]) -> None:
         for run in runs:

@@ -12,13 +12,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import random
+from time import monotonic
 from typing import Any, Final
 
 from celery.beat import SchedulingError
 from celery.utils.saferepr import saferepr
 from kombu.utils.json import JSONEncoder
 
-from redbeat.beat.broker import CheckedProducer
+from redbeat.beat.broker import (
+    SHORTEST_PUBLISH,
+    CheckedProducer,
+    checked_producer,
+    publishing_connection,
+)
 from redbeat.codec.stored import json_writer
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import task_id_of
@@ -65,9 +71,11 @@ REPR_LEVELS: Final = "task_repr_maxlevels"
 #: In a turn with fewer runs, Celery makes all messages: there is nothing to gain.
 FEWEST_RUNS: Final = 10
 
-#: The first messages with a template are compared with Celery's, then one in ``ONE_IN``.
+#: The first messages with a template are compared with Celery's, then one in ``ONE_IN``, and the
+#: first one after a number of seconds without a comparison.
 PROOFS: Final = 2
 ONE_IN: Final = 100
+PROVED_FOR: Final = 60.0
 
 #: The maximum number of templates, and of rules whose arguments are kept encoded.
 MOST_KEPT: Final = 10_000
@@ -209,6 +217,7 @@ class Template:
         seen: what Celery read when this template was made; in ``turn`` Celery still reads it.
         why: why Celery makes these messages, else "".
         proofs: how many messages were the same as Celery's.
+        proved_at: the local time of the turn with the last one, in monotonic seconds.
         list: the Redis key to which the messages go.
         message: the first message, with its parts ``headers`` (without those of the run) and
             ``properties``, and the end of its body, ``embedded``.
@@ -220,6 +229,7 @@ class Template:
     why: str = ""
     seen: Seen | None = None
     proofs: int = 0
+    proved_at: float = 0.0
     list: Any = None
     message: dict[str, Any] = field(default_factory=dict)
     embedded: Any = None
@@ -253,7 +263,7 @@ class Messages:
         self._random = random
         self._encode = json_writer(JSONEncoder())
         self._tag: Callable[[], str] = str
-        self._turn, self._few = 0, True
+        self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
         #: By the task, and by its options as text.
         self._templates: dict[tuple[str, str], Template] = {}
@@ -267,7 +277,7 @@ class Messages:
 
         Without a producer, Celery makes all messages of the turn. No network traffic.
         """
-        self._few = producer is None
+        self._few, self._began_at = producer is None, monotonic()
         if producer is not None:
             self._around.producer = producer
             self._look_around()
@@ -286,6 +296,8 @@ class Messages:
             arguments = self._arguments_of(rule)
         template = arguments.template
         if arguments.why or template.proofs < PROOFS or self._random() * ONE_IN < 1:
+            return None
+        if self._began_at - template.proved_at > PROVED_FOR:
             return None
         return self._commands(arguments, headers, task_id, self._tag())
 
@@ -310,21 +322,25 @@ class Messages:
             arguments.body = body
         return str(body)
 
+    def why_not(self, rule: Any) -> str:
+        """Return why Celery makes the messages of a rule or an entry, "" if they are rendered."""
+        return self._around.why or self._arguments_of(rule).why
+
     # -- proof -----------------------------------------------------------------------------------
 
     def learn(
         self, rule: Rule, headers: Mapping[str, Any], task_id: str, commands: list[Command]
-    ) -> None:
+    ) -> bool:
         """Learn from a message that Celery made, or compare it with the rendered one.
 
         ``headers`` and ``task_id`` are what :meth:`render` got, ``commands`` are what was captured;
-        they are empty if the message has left in another way.
+        they are empty if the message has left in another way. Returns whether the two differ.
         """
         if self._few or self._around.why or not commands:
-            return
+            return False
         arguments = self._arguments_of(rule)
         if arguments.why:
-            return
+            return False
         template = arguments.template
         try:
             if not template.proofs:
@@ -334,12 +350,14 @@ class Messages:
         except (ValueError, TypeError, LookupError, AttributeError):
             rendered = None
         if rendered == commands:
-            template.proofs += 1
+            template.proofs, template.proved_at = template.proofs + 1, self._began_at
         elif not template.proofs:
             template.why = "its messages do not have the usual form"
             self._arguments.clear()
         elif not self._look_around() and self._is_valid(template):  # Celery reads what it did then
             self._distrust(rule, rendered, commands)
+            return True
+        return False
 
     def _learn(
         self, template: Template, commands: list[Command], headers: Mapping[str, Any]
@@ -454,6 +472,15 @@ class Messages:
         }
         arguments.own = {**own, "celery_beat_task": True}
         return ""
+
+
+def why_not_rendered(app: Any, entry: Any) -> str:
+    """Return why Celery makes the messages of an entry; see :meth:`.Schedule.why_not_rendered`."""
+    conf = ensure_conf(app)
+    messages, make = Messages(app, conf), checked_producer(app.amqp.Producer, conf.task_allowlist)
+    with publishing_connection(app, SHORTEST_PUBLISH) as connection:
+        messages.begin(make(connection, auto_declare=False))
+        return messages.why_not(entry)
 
 
 def _identity(rule: Rule) -> Identity:

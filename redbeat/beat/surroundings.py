@@ -27,6 +27,7 @@ from kombu.entity import Exchange, Queue
 from kombu.serialization import registry
 
 import redbeat
+from redbeat.config import ensure_conf
 from redbeat.entries.lazy import SCALARS
 
 OURS, LIBRARY, USER = "ours", "library", "user"
@@ -223,6 +224,8 @@ class Surroundings:
 
     def _reasons(self) -> Iterator[str]:
         """Yield why no message is rendered."""
+        if not ensure_conf(self._app).render_messages:
+            yield "redbeat_render_messages is False"
         kind = type(self.channel)
         if name_of(kind) not in CHANNELS:
             yield f"the broker's channel is {name_of(kind)}, not kombu's channel for Redis"

@@ -32,6 +32,7 @@ RESULTS: Final = {
 }
 
 ROUND_TRIPS: Final = "round_trips"
+MISMATCHES: Final = "render_mismatch"
 
 #: Microseconds per second. Redis stores sums of seconds as whole microseconds.
 MICROSECONDS: Final = 1_000_000
@@ -142,6 +143,10 @@ class Counters:
     def ended(self, results: Mapping[str, str]) -> None:
         """Count the results of runs, by task id; a run that is retried has not ended."""
         self._new.update(RESULTS[one] for one in results.values() if one in RESULTS)
+
+    def mismatched(self) -> None:
+        """Count a rendered message that differed from the one that Celery made."""
+        self._new[MISMATCHES] += 1
 
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
         """Count a tick of ``seconds``; ``round_trips`` is the total since the start of the beat.

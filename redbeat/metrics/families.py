@@ -17,7 +17,17 @@ from redbeat.entries.status import entries_of
 from redbeat.printing import get_logger, printable
 from redbeat.storage.words import NO_BROKER
 
-from .counters import KINDS, LATENESS, MICROSECONDS, RESULTS, ROUND_TRIPS, TICK, Buckets, split
+from .counters import (
+    KINDS,
+    LATENESS,
+    MICROSECONDS,
+    MISMATCHES,
+    RESULTS,
+    ROUND_TRIPS,
+    TICK,
+    Buckets,
+    split,
+)
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
@@ -72,6 +82,8 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     yield core.CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips
     )
+    mismatches = "Rendered messages that differed from Celery's, which were sent instead."
+    yield core.CounterMetricFamily("redbeat_render_mismatch", mismatches, totals.get(MISMATCHES, 0))
     lateness = "Lateness of runs: seconds from the due time until the message was published."
     yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
     ticks = "Duration of ticks in seconds, without the wait between ticks."

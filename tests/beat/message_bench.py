@@ -40,11 +40,6 @@ def rule_of(name: str = "a", task: str = "tasks.a", **more: Any) -> Rule:
 CONF: Any = SimpleNamespace(task_allowlist=None)
 
 
-def why_not(messages: Messages, rule: Rule) -> str:
-    """Return why Celery makes the messages of a rule, "" if they are rendered."""
-    return messages._around.why or messages._arguments_of(rule).why
-
-
 class Bench:
     """An app whose messages are captured, with what renders them."""
 
@@ -69,7 +64,7 @@ class Bench:
 
     def why_not(self, rule: Rule) -> str:
         """Return why Celery makes the messages of a rule, "" if they are rendered."""
-        return why_not(self.messages, rule)
+        return self.messages.why_not(rule)
 
     def begin(self, *, few: bool = False) -> None:
         self.messages.begin(None if few else self.producer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu.transport.redis import Channel
 
 from redbeat import worker
 from redbeat.beat import message, turn
 from redbeat.beat.beat import AHEAD_LIMIT
 from redbeat.entries.state import end_line, trigger_line
+from redbeat.metrics.families import counters_of
 from redbeat.storage.rows import Change, Look, Request
 from tests.servers import RedisServer
 
@@ -146,6 +149,23 @@ def test_celery_makes_few_of_many_messages(world: World, monkeypatch: pytest.Mon
     at_most_once = world.app.conf.get("redbeat_delivery") == "at_most_once"
     # Two to learn from, and the last ones, if there are too few of them.
     assert len(made) == 130 if at_most_once else len(made) < 2 + message.FEWEST_RUNS
+
+
+@only("world", [ONE, TWO], indirect=True)
+def test_a_difference_between_messages_is_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something that rendering does not know gives each message another queue."""
+    number_of, beat = itertools.count(), world.beat()
+    monkeypatch.setattr(Channel, "_q_for_pri", lambda _, queue, _pri: f"{queue}{next(number_of)}")
+    for number in range(message.FEWEST_RUNS * 3):
+        world.put(f"e{number}", args=[number])
+
+    run_until_idle(beat)
+
+    counters = {one.name: one for one in counters_of(beat.beat.totals())}
+    (sample,) = counters["redbeat_render_mismatch"].samples
+    assert (sample.name, sample.value) == ("redbeat_render_mismatch_total", 1)
 
 
 def test_a_lost_reply_doubles_and_loses_nothing(world: World) -> None:

@@ -335,6 +335,19 @@ def test_one_message_in_a_hundred_is_compared(bench: Bench) -> None:
     assert [not bench.renders(rule_of()) for _ in range(5)] == [False, True, False, True, False]
 
 
+def test_the_first_message_after_a_minute_is_compared(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("redbeat.beat.message.monotonic", lambda: now[0])
+    bench.learn(rule_of())
+    rendered = []
+    for seconds in (59.0, 2.0, 0.0, 59.0):
+        now[0] += seconds
+        rendered.append(bench.renders(rule_of()))
+    assert rendered == [True, False, True, True]
+
+
 def set_field(commands: list[Any], *path: str) -> list[Any]:
     message = json.loads(commands[0][2])
     field = message

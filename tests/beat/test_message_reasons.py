@@ -27,7 +27,7 @@ from kombu.utils import json as kombu_json
 from redbeat.beat.message import Messages
 from redbeat.beat.surroundings import foreign_code
 from redbeat.config import TaskAllowlist
-from tests.beat.message_bench import CONF, SENDS_TEXT, Bench, rule_of, why_not
+from tests.beat.message_bench import CONF, SENDS_TEXT, Bench, rule_of
 
 RULE = rule_of()
 
@@ -230,6 +230,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         {"task_routes": {"*": {"exchange": "e", "routing_key": "r"}}},
         "what Celery would do is not known",
     ),
+    "off": ({"redbeat_render_messages": False}, "redbeat_render_messages is False"),
     "rpc": ({"result_backend": "rpc://"}, "the result backend declares a queue"),
 }
 
@@ -264,9 +265,9 @@ def test_settings_that_give_messages_another_form(
 def test_a_broker_in_memory(app: Celery) -> None:
     connection = app.connection_for_write()
     messages = Messages(app, CONF)
-    assert why_not(messages, RULE) == "no turn has begun"
+    assert messages.why_not(RULE) == "no turn has begun"
     messages.begin(app.amqp.Producer(connection, auto_declare=False))
-    assert why_not(messages, RULE).startswith("the broker's channel is kombu.transport.memory")
+    assert messages.why_not(RULE).startswith("the broker's channel is kombu.transport.memory")
     connection.close()
 
 
@@ -276,7 +277,7 @@ def test_a_broker_that_is_away(app: Celery, closed_port: int) -> None:
     connection = app.connection_for_write()
     messages = Messages(app, CONF)
     messages.begin(app.amqp.Producer(connection, auto_declare=False))
-    assert why_not(messages, RULE).startswith("what Celery would do is not known")
+    assert messages.why_not(RULE).startswith("what Celery would do is not known")
     assert messages.render(RULE, {}, "id") is None
     messages.learn(RULE, {}, "id", [["sent"]])
     connection.close()
