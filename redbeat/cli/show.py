@@ -239,6 +239,8 @@ def _fields(
     title = "Upcoming, if resumed" if waits else "Upcoming"
     yield title, [when(instant) for instant in upcoming]
     yield "Problem", problem or ""
+    why = console.schedule.why_not_rendered(entry.name)
+    yield "Messages", f"made by Celery: {why}" if why else "rendered"
 
 
 def _causes(console: Console, status: EntryStatus) -> list[str]:

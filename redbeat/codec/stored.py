@@ -93,7 +93,7 @@ def json_writer(encoder: json.JSONEncoder) -> Callable[[Any], str]:
     The standard library prepares an encoder in C for each value; this keeps one. An encoder without
     indentation only; a value that contains itself raises ``RecursionError``.
     """
-    make: Any = json_encoder.c_make_encoder
+    make: Any = getattr(json_encoder, "c_make_encoder", None)
     if make is None:  # not CPython
         return encoder.encode
     is_ascii = encoder.ensure_ascii

@@ -302,6 +302,21 @@ def test_another_rule_brings_new_arguments(bench: Bench) -> None:
         assert rendered == celerys
 
 
+@pytest.mark.parametrize("same", ["args", "kwargs"])
+def test_rules_that_share_one_kind_of_arguments_differ_in_the_other(
+    bench: Bench, same: str
+) -> None:
+    """As entries without arguments do, because there is only one None."""
+    bench.learn(rule_of())
+    options: dict[str, Any] = {}
+    values: list[Any] = [{"n": 1}, {"n": 2}] if same == "args" else [[1], [2]]
+    other = "kwargs" if same == "args" else "args"
+    rules = [rule_of(options=options, **{same: None, other: value}) for value in values]
+    for rule in rules:
+        rendered, celerys = bench.both(rule)
+        assert rendered == celerys
+
+
 def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_KEPT", 3)
     for index in range(5):

@@ -334,3 +334,18 @@ def test_an_entry_that_is_not_scheduled(run: Run, make: Make, redis_client: redi
     assert (found["state"], found["due_at"]) == ("not scheduled", None)
     assert run("resume", "a b").code == 0
     assert "not scheduled" not in run("show", "a b").out
+
+
+def test_show_says_who_makes_the_messages(
+    run: Run, make: Make, app: Celery, redis_url: str
+) -> None:
+    app.conf.broker_url = redis_url
+    make("plain")
+    make("odd", options={"countdown": 5})
+
+    rows = [run("show", name).lines[-1].split() for name in ("plain", "odd")]
+
+    assert [" ".join(row) for row in rows] == [
+        "Messages rendered",
+        "Messages made by Celery: its option countdown is a time",
+    ]

@@ -23,6 +23,7 @@ OTHERS = {
     "decoder.py": "the decoder class of the public API, which the fence calls",
     "presentation/describe.py": "JSON that this process has just written",
     "printing.py": "the ASCII escapes of Python",
+    "web/actions.py": "what a browser sent",
     "web/api.py": "the OpenAPI document in this package",
     "web/auth.py": "what a browser sent",
     "web/values.py": "what a browser sent",
@@ -133,6 +134,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
+    "management/status.py": ("what seconds_in has checked", "from_timestamp(counts.leads_since)"),
     "metrics/families.py": (
         "conditions",
         "float(value)",

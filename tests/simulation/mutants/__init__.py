@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import brokers, changes, locks, looks, occurrences, outcomes, programs, upkeep, verdicts
+from . import (
+    brokers,
+    changes,
+    locks,
+    looks,
+    messages,
+    occurrences,
+    outcomes,
+    programs,
+    upkeep,
+    verdicts,
+)
 from .mutant import Mutant
 
 __all__ = ("MUTANTS", "Mutant")
 
 _MODULES: Final = (
-    *(changes, looks, locks, verdicts, occurrences, outcomes, brokers, programs, upkeep),
+    *(changes, looks, locks, verdicts, occurrences, outcomes, messages, brokers, programs, upkeep),
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(one for module in _MODULES for one in module.MUTANTS)
