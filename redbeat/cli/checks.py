@@ -9,7 +9,7 @@ from typing import Final
 
 from redbeat.calendar.zones import UTC
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.task_names import NameChecker
+from redbeat.management.task_names import NameChecker, who
 from redbeat.presentation.describe import rule_of
 from redbeat.presentation.rule_text import cron_warning
 from redbeat.printing import plural
@@ -33,12 +33,11 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
     except Exception as error:  # the import of an app's modules can raise any error
         reason = f"{type(error).__name__}: {error}"
         console.warn(f"task names are not checked, because the tasks cannot be loaded: {reason}")
-    for warning, (name, *others) in islice(found.items(), MAX_PRINTED):
-        more = f" and {plural(len(others), 'other entry', 'other entries')}" if others else ""
-        console.warn(f"{name}{more}: {warning}")
+    for warning, names in islice(found.items(), MAX_PRINTED):
+        console.warn(f"{who(names)}: {warning}")
     if len(found) > MAX_PRINTED:
-        names = "other unknown name is", "other unknown names are"
-        console.warn(f"{plural(len(found) - MAX_PRINTED, *names)} not listed")
+        words = "other unknown name is", "other unknown names are"
+        console.warn(f"{plural(len(found) - MAX_PRINTED, *words)} not listed")
 
 
 def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:

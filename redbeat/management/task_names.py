@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Final
@@ -14,9 +14,12 @@ from kombu.messaging import Producer
 
 from redbeat.entries.definition import RESERVED
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.printing import plural
 
 #: Prefix of the names of Celery's own tasks, which every app has.
 BUILT_IN: Final = "celery."
+
+OTHERS: Final = "other entry", "other entries"
 
 #: Parameters of the functions in :func:`known_options` that an entry cannot set.
 NOT_OPTIONS: Final = RESERVED | {*("self", "options", "properties", "message", "event_dispatcher")}
@@ -78,6 +81,12 @@ class NameChecker:
         for name in map(str, options):
             if name not in known and name not in (options.get("stamped_headers") or ()):
                 yield f"{name!r} is not an option of apply_async{_closest(name, known)}"
+
+
+def who(names: Sequence[str]) -> str:
+    """Return the first of some entries, and how many others there are."""
+    first, *others = names
+    return f"{first} and {plural(len(others), *OTHERS)}" if others else first
 
 
 @lru_cache(256)

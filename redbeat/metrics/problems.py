@@ -69,6 +69,8 @@ KINDS: Final[dict[str, Kind]] = {
     "overdue": Kind(
         ERROR, "check the entry's history, the log of its worker, and whether a beat sends its runs"
     ),
+    "queue": Kind(ERROR, "start a worker that reads it (-Q), or correct the queue of the entry"),
+    "task": Kind(WARNING, "correct the entry, or import the task in the app's modules"),
     "missing": Kind(WARNING, "remove the key from the schedule"),
     "unreadable": Kind(ERROR, CORRECT),
     "score": Kind(WARNING, "make the entry due now, so that a beat corrects the score"),

@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.beat.lock import new_token
 from redbeat.entries.state import Pause, Results, State
-from redbeat.management import doctor, version_2
+from redbeat.management import doctor, version_2, workers
 from redbeat.metrics import problems
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
@@ -373,6 +373,85 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     assert "about 20 entries are due in each minute" in ran.json[0]["remedy"]
 
 
+def test_a_task_that_no_app_knows_is_reported_as_add_does(
+    run: Run, make: Make, app: Celery
+) -> None:
+    """Once for all entries; what a paused entry names does not matter yet."""
+
+    @app.task(name="proj.note")
+    def note() -> None:
+        """Do nothing."""
+
+    make("good")
+    for name in ("a", "b", "c"):
+        make(name, task="proj.noet")
+    make("paused", task="proj.other", enabled=False)
+    make("option", options={"que": "slow"})
+
+    told = {report["problem"]: report for report in run("doctor", "--json").json}
+
+    similar = "is not registered in this app; did you mean 'proj.note'?"
+    option = "option: 'que' is not an option of apply_async; did you mean 'queue'?"
+    assert set(told) == {f"a and 2 other entries: the task 'proj.noet' {similar}", option}
+    assert {(report["kind"], report["severity"]) for report in told.values()} == {
+        ("task", "warning")
+    }
+
+
+def test_tasks_that_cannot_be_imported_are_a_finding(run: Run, make: Make, app: Celery) -> None:
+    make("a")
+    app.conf.imports = ["there_is_no_such_module"]
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "task"
+    assert "there_is_no_such_module" in report["problem"]
+
+
+@pytest.mark.standalone
+def test_messages_that_nobody_reads_are_reported(
+    run: Run, make: Make, app: Celery, redis_url: str, redis_client: Any
+) -> None:
+    """Without a worker, an empty queue may be one that is read in time."""
+    app.conf.broker_url = redis_url
+    make("slow", options={"queue": "celry"})
+    make("usual")
+    assert run("doctor").code == 0
+    redis_client.lpush("celry", *"abc")
+
+    (report,) = run("doctor", "--json").json
+
+    assert (report["kind"], report["severity"]) == ("queue", "error")
+    nobody = "slow: no worker answers that reads the queue 'celry'"
+    assert report["problem"] == f"{nobody}; 3 messages wait in it"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_is_away_from_here_is_a_finding(
+    run: Run, make: Make, app: Celery, closed_port: int, scheme: str
+) -> None:
+    """And everything else is checked."""
+    make("a", task="proj.note")
+    app.conf.broker_url = f"{scheme}://:secret@127.0.0.1:{closed_port}"
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "broker"
+    assert "cannot be asked from here" in report["problem"]
+    assert "secret" not in report["problem"]
+
+
+@pytest.mark.long
+@pytest.mark.standalone
+def test_a_queue_that_no_worker_reads_is_reported(project: Project, make: Make) -> None:
+    """Before a message waits there, too."""
+    worker = project.start("worker", "--pool", "solo", "--loglevel", "info")
+    worker.wait_for("ready.")
+    make("usual")
+    make("slow", options={"queue": "celry"})
+    doctor = project.start("redbeat", "doctor", "--json")
+    doctor.popen.wait(30)
+    queues = [line for line in doctor.output().splitlines() if '"kind": "queue"' in line]
+    assert len(queues) == 1
+    assert "slow: no worker that answers reads the queue 'celry'\"" in queues[0]
+
+
 def test_what_redbeat_2_cannot_read_or_ignores_is_listed(
     run: Run, make: Make, redis_client: Any
 ) -> None:
@@ -417,7 +496,7 @@ def test_what_redbeat_2_cannot_read_or_ignores_is_listed(
 
 def test_every_kind_of_finding_is_listed() -> None:
     """Programs may rely on the list of kinds, and the table has no others."""
-    modules = (doctor, problems, version_2)
+    modules = (doctor, problems, version_2, workers)
     sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
     made = set(re.findall(r"\bfinding\(\s*\"(\w+)\"", " ".join(sources)))
     assert made == set(problems.KINDS)
