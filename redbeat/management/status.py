@@ -155,5 +155,5 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
         elif beat.seen >= counts.now - SEEN_WITHIN:  # else it was killed
             (standbys if beat.locked else lockless).append(info)
     if leader and counts.leads_since is not None:
-        leader = leader._replace(leads_since=from_timestamp(counts.leads_since))
+        leader = leader._replace(leads_since=instant_in(counts.leads_since))
     return leader, lockless, standbys
