@@ -350,6 +350,7 @@ TROUBLE: dict[str, tuple[dict[str, float | None], set[str]]] = {
         {
             'redbeat_problem{kind="redis",severity="error"}': 1,
             "redbeat_leader": 0,
+            "redbeat_beats": 1,
             "redbeat_last_tick_age_seconds": 600,
         },
         {"RedBeatRedisReadOnly"},

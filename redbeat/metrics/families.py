@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 import redbeat
 from redbeat.entries.status import entries_of
+from redbeat.errors import reason_of
 from redbeat.printing import get_logger, printable
 from redbeat.storage.words import NO_BROKER
 
@@ -209,9 +210,12 @@ class RedisCollector(Collector):
         yield from schedule_gauges(snapshot)
 
     def ready(self) -> ProbeResult:
-        """Return whether Redis answers. Four round trips."""
-        up = _snapshot_or_none(self._take_snapshot) is not None
-        return ProbeResult(up, "Redis answers" if up else "Redis does not answer")
+        """Return whether Redis answers, and else why not. Four round trips."""
+        try:
+            self._take_snapshot()
+        except (RedisError, OSError) as error:
+            return ProbeResult(False, f"Redis cannot be used: {reason_of(error)}")
+        return ProbeResult(True, "Redis answers")
 
 
 def _snapshot_or_none(take: Callable[[], Snapshot | None]) -> Snapshot | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -13,6 +14,7 @@ from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Target
 from tests.scheduler.conftest import Clock, World
 from tests.servers import RedisServer
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -134,6 +136,32 @@ def test_other_paths(world: World, unused_port: int) -> None:
     code, text = Target(unused_port).get("/")
     assert code == 404
     assert "/metrics" in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("outage", ["read-only", "full"])
+def test_the_leader_dies_while_redis_takes_no_writes(frail: Project, outage: str) -> None:
+    refuse, allow = {
+        "read-only": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    }[outage]
+    leader, target = begin_beat(frail)
+    target.wait_for(1, "redbeat_leader")
+    standby, target = begin_beat(frail)
+    assert target.wait("/readyz", 200) == "standby\n"
+    redis: Any = frail.client
+    redis.execute_command(*refuse)
+    leader.end()
+    why = {"read-only": "ReadOnlyError", "full": "OutOfMemoryError"}[outage]
+    assert why in target.wait("/readyz", 503)
+    scrape = target.scrape()
+    assert scrape.value("redbeat_redis_up") == 1
+    assert scrape.value("redbeat_problem", kind="redis", severity="error") == 1
+    redis.execute_command(*allow)
+    wait_until(lambda: target.get("/readyz").text == "leader\n", 60, "the standby leads")
+    assert standby.output().count("takes over") == 1
+    assert target.scrape().value("redbeat_problem", kind="redis", severity="error") is None
+    assert standby.stop() == 0
 
 
 @pytest.mark.long
