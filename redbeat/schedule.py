@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from redbeat.beat.message import why_not_rendered
 from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving
+from redbeat.entries import status as statuses
 from redbeat.entries.history import Occurrence
 from redbeat.entries.policy import in_utc
-from redbeat.entries.status import (
-    QUARANTINED,
-    EntryState,
-    EntryStatus,
-    LastResult,
-    Record,
-    quarantine_note,
-)
+from redbeat.entries.status import EntryState, EntryStatus, LastResult, Record
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
 from redbeat.management.apply import Applied, apply, build_entry
@@ -306,7 +300,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in Search(self, Filter()).pages():
-            running = (item for item in records if item.state != QUARANTINED)
+            running = (item for item in records if item.state != statuses.QUARANTINED)
             entries = [item.entry for item in running if item.entry and item.entry.enabled]
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)
@@ -334,8 +328,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
         """Return the reason and the start of each quarantine, by entry name. One round trip."""
-        name_of, notes = self._store.keys.name_of, self._store.quarantined()
-        return {encodable(name_of(key)): quarantine_note(note) for key, note in notes.items()}
+        name_of, note_of = self._store.keys.name_of, statuses.quarantine_note
+        notes = self._store.quarantined()
+        return {encodable(name_of(key)): note_of(note) for key, note in notes.items()}
 
     # -- changing many entries -------------------------------------------------------------------
 

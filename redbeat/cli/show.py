@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -15,16 +15,7 @@ from celery.bin.base import CeleryOption
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
-from redbeat.entries.status import (
-    LAST_RESULTS,
-    NOT_SCHEDULED,
-    PAUSED,
-    STATES,
-    EntryState,
-    EntryStatus,
-    is_late,
-    status_of,
-)
+from redbeat.entries.status import LAST_RESULTS, STATES, EntryState, EntryStatus, is_late
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
@@ -158,19 +149,16 @@ def show(console: Console, name: str) -> None:
 
 
 def _show_unreadable(console: Console, name: str) -> None:
-    """Show why and since when an entry cannot be read, and its stored texts."""
+    """Show since when an entry cannot be read, and its stored texts."""
     page, record = find.record_of(console.schedule, name)
     if record is None:
         return
-    row = page.rows[0]
     if console.as_json:
-        console.emit(as_json.unreadable_json(record, row))
+        console.emit(as_json.unreadable_json(record, page.rows[0]))
         return
-    reason = status_of(record, row).reason or ""
-    about = [("Name", record.name), ("State", console.state(record.state)), ("Reason", reason)]
-    since = ("Since", console.when(record.quarantined_since))
-    texts = ((field.capitalize(), text) for field, text in row.texts.items())
-    console.fields([*about, since, *texts])
+    texts = ((field.capitalize(), text) for field, text in page.rows[0].texts.items())
+    state, since = console.state(record.state), console.when(record.quarantined_since)
+    console.fields([("Name", record.name), ("State", state), ("Since", since), *texts])
 
 
 @command("history")
@@ -226,7 +214,8 @@ def _fields(
         yield "First error", f"{when(failing.first_at)}: {failing.first_error}"
         yield "Next attempt", when(failing.next_attempt_at) or "now"
     yield "Note", status.note or ""
-    yield "Due", when(status.due_at)
+    due, now = status.due_at, datetime.now(timezone.utc)
+    yield "Due", f"{when(due)}, {text.until(due, now)}" if due else ""
     yield "Last result", console.state(status.last_result or "")
     yield "Last run", when(describe.last_run(entry, occurrences)) or "never"
     yield "Runs", str(entry.total_run_count)
@@ -235,7 +224,7 @@ def _fields(
     yield "Failures in a row", str(status.consecutive_failures or "")
     yield "Overdue", f"the entry {describe.overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
-    waits = status.state in (PAUSED, NOT_SCHEDULED)
+    waits = status.state in ("paused", "not scheduled")
     title = "Upcoming, if resumed" if waits else "Upcoming"
     yield title, [when(instant) for instant in upcoming]
     yield "Problem", problem or ""

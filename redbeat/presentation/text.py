@@ -111,6 +111,12 @@ def duration(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 3)[:2])
 
 
+def until(instant: datetime, now: datetime) -> str:
+    """Return the time until or since an instant as text, such as ``in 5 min`` or ``2 h ago``."""
+    seconds = round((instant - now).total_seconds())
+    return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
+
+
 def exact_duration(seconds: float) -> str:
     """Return a duration as text that is exact to the microsecond, such as ``1 d 2 h 3 min``.
 

@@ -14,7 +14,7 @@ from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
-from redbeat.presentation.text import duration, in_zone
+from redbeat.presentation.text import duration, in_zone, until
 from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -109,12 +109,6 @@ def late(seconds: float) -> str:
 def to_the_second(instant: datetime, of: tzinfo) -> str:
     """Return an instant in a time zone as text, in the same format as redbeat.js."""
     return in_zone(instant, of).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def until(instant: datetime, now: datetime) -> str:
-    """Return the time until or since an instant as text, such as ``in 5 min`` or ``2 h ago``."""
-    seconds = round((instant - now).total_seconds())
-    return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
 
 
 def due(instant: datetime, now: datetime) -> str:

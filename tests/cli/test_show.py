@@ -87,6 +87,7 @@ def test_show_says_that_no_beat_sends_what_is_due(
     redis_client.zadd("redbeat::schedule", {"redbeat:a": RAN.timestamp()})
     shown = fields_of(run("show", "a"))
     assert shown["Reason"] == "due since 2026-01-01T12:00:00+00:00, but no beat has sent it"
+    assert re.fullmatch(r"2026-01-01 12:00:00 UTC, [0-9]+ d .* ago", shown["Due"])
     assert shown["Cause"].startswith("no beat leads; start a beat; this schedule has the prefix")
     (found,) = run("show", "a", "--json").json
     assert found["reason"] == shown["Reason"]
@@ -104,7 +105,7 @@ def test_times_are_in_the_zone_of_the_entry(
     ran = run("show", "a")
     shown = fields_of(ran)
     assert shown["Last run"] == "2026-01-01 21:00:00 Asia/Tokyo"
-    assert shown["Due"].endswith(" Asia/Tokyo")
+    assert "Asia/Tokyo, " in shown["Due"]
     assert shown["Upcoming"].endswith(" 09:00:00 Asia/Tokyo")
     assert shown["Backfill"].startswith("2025-12-31 21:00:00 to 2026-01-01 21:00:00")
     assert ran.lines[-2].startswith("SCHEDULED (Asia/Tokyo)")
@@ -117,18 +118,16 @@ def test_show_of_an_unreadable_entry(run: Run, make: Make, redis_client: redis.R
     redis_client.hset("redbeat:a", "definition", b'{"name": "a\n\x80')
     ran = run("show", "a")
     assert ran.code == EX_UNREADABLE
-    assert "The entry cannot be read: definition" in ran.err
+    assert "The entry cannot be read: definition: " in ran.err
     shown = fields_of(ran)
     assert (shown["Name"], shown["State"]) == ("a", "quarantined")
-    assert shown["Reason"] == "the stored text is not UTF-8"
     assert shown["Definition"] == '{"name": "a\\n\\x80'
     assert shown["Policy"] == '{"description": "x"}'
     assert "Since" not in shown
     note = {"reason": "broken", "since": RAN.timestamp()}
     redis_client.hset(".redbeat::quarantine", "redbeat:a", json.dumps(note))
     redis_client.zadd("redbeat::schedule", {"redbeat:a": PARKED})
-    shown = fields_of(run("show", "a"))
-    assert (shown["Reason"], shown["Since"]) == ("broken", "2026-01-01 12:00:00 UTC")
+    assert fields_of(run("show", "a"))["Since"] == "2026-01-01 12:00:00 UTC"
     ran = run("show", "a", "--json")
     (found,) = ran.json
     assert (ran.code, found["quarantined_since"]) == (EX_UNREADABLE, RAN.isoformat())
