@@ -228,7 +228,7 @@ class Outcome:
             note["version"] = self.version or ""
         index = [["HSET", words.QUARANTINE, row.key, json.dumps(note)]]
         if row.problem:
-            return Change(row.key, score=PARKED, index=index)
+            return Change(row.key, expect=digest_of(row), score=PARKED, index=index)
         inbox = states.read_inbox(row.inbox)
         state = verdicts.with_inbox(State.read(row.state, row.meta), inbox, now)
         state.quarantine = states.Quarantine(now, reason)

@@ -485,13 +485,19 @@ def test_a_member_without_a_hash_goes_after_some_seconds(
     assert world.client.zscore(SCHEDULE, "redbeat:gone") is None
 
 
-def test_an_entry_whose_hash_comes_between_look_and_change_is_sent_at_once(world: World) -> None:
+@pytest.mark.parametrize("before", ["missing", "of another type"])
+def test_an_entry_whose_hash_comes_between_look_and_change_is_sent_at_once(
+    world: World, before: str
+) -> None:
     world.client.zadd(SCHEDULE, {"redbeat:e": 0})
+    if before != "missing":
+        world.client.set("redbeat:e", "text")
     beat = world.beat()
 
     def write_before(request: Request) -> None:
         if any(change.key == "redbeat:e" for change in request.changes):
             beat.store.before.clear()
+            world.client.delete("redbeat:e")
             world.put("e")
 
     beat.store.before.append(write_before)

@@ -59,6 +59,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/beat/test_beat.py",),
     ),
     Mutant(
+        "quarantine-over-a-hash",
+        "An entry whose key had another type is set aside although its hash was written since.",
+        "beat/outcome.py",
+        "return Change(row.key, expect=digest_of(row), score=PARKED, index=index)",
+        "return Change(row.key, score=PARKED, index=index)",
+        ("tests/beat/test_beat.py",),
+    ),
+    Mutant(
         "sent-after-the-claim",
         "A held run is sent although its hold may have been taken over.",
         "beat/beat.py",
