@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
 
 from flask import Blueprint, redirect, render_template, request
@@ -19,6 +19,7 @@ from redbeat.entries.changes import digest
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import apply, task_names
 from redbeat.management.forecast import simulate as runs_of
+from redbeat.management.forecast import zone_of
 from redbeat.presentation import describe, rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.storage.reading import static_among
@@ -97,6 +98,7 @@ def _policy_field(name: str) -> FormField:
 SCHEDULE_FIELDS: Final = tuple(map(_policy_field, ("timezone", "start_time", "end_time")))
 TASK_FIELDS: Final = (
     FormField("task", "task", "proj.tasks.report", "The task to run."),
+    FormField("queue", "queue", "celery", "The queue of the messages; empty: as the app routes."),
     *(FormField(name, "json", about.example, about.description) for name, about in CALL.items()),
     _policy_field("description"),
 )
@@ -123,11 +125,14 @@ class EntryForm:
         errors: field name -> error message; the key "" is for errors of the whole form.
 
         conflict: what saving the form would change, if somebody else has changed the entry.
+
+        zone: the time zone of the rule, once its runs were computed.
     """
 
     texts: dict[str, str]
     errors: dict[str, str] = field(default_factory=dict)
     conflict: Mapping[str, apply.Difference] = field(default_factory=dict)
+    zone: tzinfo | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, str], names: Sequence[str] = (*FIELDS, *TEXTS)) -> EntryForm:
@@ -143,6 +148,9 @@ class EntryForm:
     def of_entry(cls, entry: Any) -> EntryForm:
         """Return the form that shows a stored entry."""
         fields = current_fields(entry)
+        options = fields.get("options", {})
+        fields["queue"] = options.get("queue")
+        fields["options"] = {name: options[name] for name in options if name != "queue"} or None
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
         texts["kind"], texts["rule"] = describe.rule_of(entry.schedule) or ("cron", "")
         return cls({**texts, "seen": digest(*entry.seen_texts)})
@@ -172,46 +180,78 @@ class EntryForm:
         try:
             yield
         except DecodeError as error:
-            self.errors[""] = str(error)
+            self.errors.setdefault("", str(error))
         except InvalidEntryError as error:
             head = error.field.replace("[", ".").partition(".")[0]
             name = "rule" if head in ("schedule", *rule_text.KINDS) else head
             if name in FIELDS or name in TEXTS:
-                self.errors[name] = error.problem
+                self.errors.setdefault(name, error.problem)
             else:
-                self.errors[""] = str(error)
+                self.errors.setdefault("", str(error))
 
     def table(self, has_rule: bool = True) -> dict[str, Any]:
-        """Return the JSON values of the fields by name; None stands for the default value.
+        """Return the JSON values of the valid fields by name; None stands for the default value.
 
         ``has_rule`` is false if no rule can describe the stored schedule, because the schedule is
         of a custom class. If ``has_rule`` is false, an empty rule does not change the schedule.
-        Raises :exc:`InvalidEntryError` for an invalid field.
+        Errors are noted.
         """
-        table = {
-            name: each.value_of(self.texts[name])
-            for name, each in FIELDS.items()
-            if name in self.texts
-        }
+        table: dict[str, Any] = {}
+        for name, each in FIELDS.items():
+            if name in self.texts:
+                with self.errors_noted():
+                    table[name] = each.value_of(self.texts[name])
+        options = table.get("options", ())
+        if "queue" in table and isinstance(options, dict | None):
+            queue = table.pop("queue")
+            table["options"] = {**(options or {}), "queue": queue} if queue else options
         if "rule" in self.texts and (self["rule"] or has_rule):
-            if self["kind"] not in rule_text.KINDS:
-                problem = f"must be one of {', '.join(rule_text.KINDS)}, not {self['kind']!r:.60}"
-                raise InvalidEntryError("kind", problem)
-            table[self["kind"]] = self["rule"]
+            if self["kind"] in rule_text.KINDS:
+                table[self["kind"]] = self["rule"]
+            else:
+                kinds = ", ".join(rule_text.KINDS)
+                self.errors["kind"] = f"must be one of {kinds}, not {self['kind']!r:.60}"
         return table
 
-    def change(self, entry: Any) -> None:
-        """Set the fields on an entry; raises :exc:`InvalidEntryError`."""
-        change_entry(entry, self.table(describe.rule_of(entry.schedule) is not None))
+    def _made(self, make: Callable[[dict[str, Any]], Any], table: dict[str, Any]) -> Any:
+        """Return what ``make`` makes of a table, None if there are errors.
+
+        All invalid fields get their errors: what is left is tried again without the wrong one.
+        """
+        while True:
+            made, noted = None, len(self.errors)
+            with self.errors_noted():
+                made = make(table)
+            if len(self.errors) == noted:
+                return None if self.errors else made
+            wrong = [*self.errors][-1]
+            table.pop(self["kind"] if wrong == "rule" else wrong, None)
+
+    def changed(self, entry: Any) -> Any:
+        """Return a copy of an entry with the fields, None if one of them is invalid."""
+
+        def change(table: dict[str, Any]) -> Any:
+            found = copy(entry)
+            change_entry(found, table)
+            return found
+
+        return self._made(change, self.table(describe.rule_of(entry.schedule) is not None))
 
     def new_entry(self, **defaults: str) -> Any:
-        """Return a new entry; ``defaults`` replace empty fields. Raises InvalidEntryError."""
+        """Return a new entry, None if a field is invalid; ``defaults`` replace empty fields."""
         texts = {**self.texts, **{name: self[name] or text for name, text in defaults.items()}}
-        form = EntryForm(texts)
-        table = {name: value for name, value in form.table().items() if value is not None}
-        if form["paused"]:
-            table["enabled"] = False
-        return new_entry(schedule, form["name"], table)
+        form = EntryForm(texts, self.errors)
+
+        def make(table: dict[str, Any]) -> Any:
+            values = {name: value for name, value in table.items() if value is not None}
+            # Fields that are wrong hide no others.
+            values |= {"every": 60} if {"rule", "kind"} & self.errors.keys() else {}
+            values |= {"task": "task"} if "task" in self.errors else {}
+            if self["paused"]:
+                values["enabled"] = False
+            return new_entry(schedule, "new" if "name" in self.errors else form["name"], values)
+
+        return self._made(make, form.table())
 
     def preview(self, entry: Any) -> list[datetime]:
         """Return the next runs of an entry with the values of the form.
@@ -219,17 +259,16 @@ class EntryForm:
         ``entry`` is the stored entry, or None for a new entry. If a value is invalid, the error is
         added to the form, and the result is empty.
         """
-        if self.errors:
-            return []
         runs: list[datetime] = []
-        with self.errors_noted():
-            if entry is None:
-                changed = self.new_entry(name="new", task="task")
-            else:
-                changed = copy(entry)
-                self.change(changed)
-                saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
-            runs += changed.upcoming(PREVIEWED)
+        if self.errors:
+            return runs
+        changed = self.new_entry(name="new", task="task") if entry is None else self.changed(entry)
+        if changed is not None:
+            with self.errors_noted():
+                if entry is not None:
+                    saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
+                self.zone = zone_of(changed)
+                runs += changed.upcoming(PREVIEWED)
         return runs
 
 
@@ -285,14 +324,14 @@ def preview_new() -> ResponseReturnValue:
 def save() -> ResponseReturnValue:
     """Save the form, unless the entry was changed while the form was open."""
     name, form = entry_name(), EntryForm.read(request.form)
-    entry = entry_or_error(name)
-    stored = copy(entry)
+    stored = entry_or_error(name)
+    entry = form.changed(stored)
     try:
         with form.errors_noted():
-            if digest(*entry.seen_texts) != form["seen"]:
+            if digest(*stored.seen_texts) != form["seen"]:
                 raise ConflictError(name)
-            form.change(entry)
-            apply.save_unchanged(entry)
+            if entry is not None:
+                apply.save_unchanged(entry)
     except ConflictError:
         return _conflict(name, form)
     if form.errors:
@@ -307,9 +346,8 @@ def save() -> ResponseReturnValue:
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     """Return the form, with the changes that saving the form would make to the stored entry."""
     entry = entry_or_error(name)
-    changed = copy(entry)
-    with form.errors_noted():
-        form.change(changed)
+    changed = form.changed(entry)
+    if changed is not None:
         form.conflict = apply.differences(entry, changed)
     form.errors[""] = (
         "Somebody else has changed this entry since you opened this form. If you save the form "
@@ -324,9 +362,10 @@ def create() -> ResponseReturnValue:
     """Save a new entry, unless an entry with the same name is already stored."""
     form = EntryForm.read(request.form)
     try:
+        entry = form.new_entry()
         with form.errors_noted():
-            entry = form.new_entry()
-            apply.save_unchanged(entry)
+            if entry is not None:
+                apply.save_unchanged(entry)
     except ConflictError:
         form.errors["name"] = "an entry with this name exists; choose another name"
         return _page(None, form, 409)
@@ -380,10 +419,10 @@ def simulate() -> ResponseReturnValue:
         if since >= until:
             raise InvalidEntryError("to", "must be later than the start of the period")
         if form["rule"]:
-            changed = copy(entry)
-            form.change(changed)
-        found = runs_of([(entry, changed)], since, until, now)
-        (result,) = found.entries.values()
+            changed = form.changed(entry)
+        if not form.errors:
+            found = runs_of([(entry, changed)], since, until, now)
+            (result,) = found.entries.values()
     page = render_template(
         "simulate.html",
         name=entry_name(),

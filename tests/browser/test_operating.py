@@ -396,3 +396,34 @@ def test_take_all_that_match_and_return_to_the_search(page: Page, schedule: Sche
     assert {name for name in schedule if not schedule[name].enabled} == {
         f"a{number}" for number in range(60)
     }
+
+
+def test_every_wrong_field_is_marked_at_once(
+    new_page: NewPage, schedule: Schedule, redis_url: str
+) -> None:
+    assert redis_url
+    page = new_page("422")
+    page.goto("/new")
+    form = page.locator("#entry-form")
+    form.get_by_label("Name", exact=True).fill("orders")
+    form.get_by_label("Task", exact=True).fill(TASK)
+    form.get_by_label("Queue").fill("imports")
+    form.get_by_label("Args", exact=True).fill("[1, ")
+    form.get_by_role("textbox", name="Rule").fill("0 2")
+    form.get_by_label("Time zone").fill("Mars/Base")
+    page.get_by_text("Limits, overlap and delivery").first.click()
+    form.get_by_label("Jitter").fill("often")
+    marked = form.locator("[aria-invalid=true]")
+    expect(marked).to_have_count(4)  # while they are filled in
+    form.get_by_role("button", name="Create entry").click()
+    expect(page).to_have_url(re.compile("/new$"))
+    expect(marked).to_have_count(4)
+    form.get_by_label("Args", exact=True).fill("[1]")
+    form.get_by_role("textbox", name="Rule").fill("0 2 * * *")
+    form.get_by_label("Time zone").fill("Asia/Tokyo")
+    form.get_by_label("Jitter").fill("90s")
+    expect(marked).to_have_count(0)
+    expect(page.locator("#preview")).to_contain_text("In Asia/Tokyo and in")
+    form.get_by_role("button", name="Create entry").click()
+    expect(page.get_by_text("The entry was created.")).to_be_visible()
+    assert schedule["orders"].options == {"queue": "imports"}

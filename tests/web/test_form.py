@@ -215,7 +215,7 @@ def test_a_stored_crontab_with_an_odd_name_stays_while_other_fields_change(
 def test_an_empty_field_resets_its_value(browser: Browser, make: Make, schedule: Schedule) -> None:
     make("orders", args=[1], options={"queue": "x"}, max_runs=3, description="old", jitter=2)
     values = values_in(browser.get("/entry/edit", name="orders"))
-    values.update(args="", options="", max_runs="", description="", jitter="")
+    values.update(args="", options="", queue="", max_runs="", description="", jitter="")
     page = browser.done("/entry/edit", "orders", **values)
     assert "The entry was changed: args" in page
     entry = schedule["orders"]
@@ -282,3 +282,71 @@ def test_a_read_only_dashboard_creates_nothing(open_page: Open, schedule: Schedu
     assert reader.send("/new", **NEW).status_code == 403
     assert "New entry" not in reader.get("/")
     assert len(schedule) == 0
+
+
+WRONG = {
+    "args": "[1,",
+    "options": "[]",
+    "timezone": "Mars/Base",
+    "start_time": "soon",
+    "max_runs": "many",
+    "jitter": "-1",
+    "rule": "* * *",
+    "task": "",
+}
+
+
+def errors_in(page: str) -> set[str]:
+    """Return the names of the fields of a page that have an error."""
+    return set(re.findall(r'id="([a-z_]+)-error" role="status">[^<]', page))
+
+
+def test_every_wrong_field_is_marked_at_once(
+    browser: Browser, make: Make, schedule: Schedule
+) -> None:
+    before = make("orders").texts()
+    values = values_in(browser.get("/entry/edit", name="orders"))
+    values.update(WRONG, kind="cron", queue="reports")
+    for path in ("/entry/edit", "/entry/preview"):
+        page = browser.send(path, "orders", **values).text
+        assert errors_in(page) == {*WRONG}
+        assert page.count('aria-invalid="true"') == len(WRONG)
+    assert schedule["orders"].texts() == before
+    for path in ("/new", "/new/preview"):
+        page = browser.send(path, **{**values, "name": "a\nb"}).text
+        assert errors_in(page) >= {*WRONG} - {"task"}
+    assert list(schedule) == ["orders"]
+
+
+def test_one_correct_field_is_not_marked_because_another_is_wrong(browser: Browser) -> None:
+    fields = {"kind": "odd", "rule": "1", "name": "a", "task": "t", "kwargs": "{}", "jitter": "x"}
+    page = browser.send("/new", **fields).text
+    assert errors_in(page) == {"kind", "jitter"}
+
+
+def test_the_queue_is_a_field(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders", options={"queue": "imports", "priority": 3})
+    values = values_in(browser.get("/entry/edit", name="orders"))
+    assert (values["queue"], values["options"]) == ("imports", '{"priority": 3}')
+    assert "Nothing was changed" in browser.done("/entry/edit", "orders", **values)
+    for queue, options in (
+        ("reports", {"queue": "reports", "priority": 3}),
+        ("", {"priority": 3}),
+    ):
+        values = values_in(browser.get("/entry/edit", name="orders"))
+        page = browser.done("/entry/edit", "orders", **{**values, "queue": queue})
+        assert "The entry was changed: options" in page
+        assert schedule["orders"].options == options
+    fields = {"name": "new", "task": "t", "kind": "every", "rule": "60", "queue": "imports"}
+    browser.done("/new", "", **fields)
+    assert schedule["new"].options == {"queue": "imports"}
+
+
+def test_the_preview_names_the_zones_of_its_times(browser: Browser) -> None:
+    fields = {"kind": "cron", "rule": "0 9 * * *", "timezone": "Asia/Tokyo"}
+    preview = browser.send("/new/preview", **fields).text.split('id="preview"')[1]
+    assert "In Asia/Tokyo and in <span data-viewer-zone>UTC</span>" in preview
+    assert " 09:00:00 · <time" in preview
+    assert "00:00:00</time>" in preview
+    preview = browser.send("/new/preview", **{**fields, "timezone": ""}).text
+    assert "In <span data-viewer-zone>UTC</span>" in preview
