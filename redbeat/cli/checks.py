@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Final
 
 from redbeat.calendar.zones import UTC
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.task_names import NameChecker, who
+from redbeat.management.task_names import UsedNames
 from redbeat.presentation.describe import rule_of
 from redbeat.presentation.rule_text import cron_warning
 from redbeat.printing import plural
@@ -24,20 +23,18 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
     """Print a warning for each unknown task and each unknown option."""
     if not entries:
         return
-    found: dict[str, list[str]] = {}
-    try:
-        checker = NameChecker(console.app)
-        for entry in entries:
-            for warning in checker.warnings(entry):
-                found.setdefault(warning, []).append(str(entry.name))
-    except Exception as error:  # the import of an app's modules can raise any error
-        reason = f"{type(error).__name__}: {error}"
-        console.warn(f"task names are not checked, because the tasks cannot be loaded: {reason}")
-    for warning, names in islice(found.items(), MAX_PRINTED):
-        console.warn(f"{who(names)}: {warning}")
+    used = UsedNames(console.app)
+    if used.error:
+        why = f"because the tasks cannot be loaded: {used.error}"
+        console.warn(f"task names are not checked, {why}")
+    for entry in entries:
+        used.note(entry)
+    found = used.warnings()
+    for warning in found[:MAX_PRINTED]:
+        console.warn(warning)
     if len(found) > MAX_PRINTED:
-        words = "other unknown name is", "other unknown names are"
-        console.warn(f"{plural(len(found) - MAX_PRINTED, *words)} not listed")
+        names = "other unknown name is", "other unknown names are"
+        console.warn(f"{plural(len(found) - MAX_PRINTED, *names)} not listed")
 
 
 def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:

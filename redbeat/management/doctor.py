@@ -27,10 +27,13 @@ from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
 from .find import pages_of
-from .workers import Needs
+from .task_names import UsedNames
+from .workers import UsedQueues
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
+
+Used = tuple[UsedNames, UsedQueues]
 
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
@@ -65,21 +68,25 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         if found.kind not in OF_ENTRIES:  # each entry tells its own
             yield found
     minutes: Counter[int] = Counter()
-    calendars, needs = store.calendars(), Needs(schedule.app)
+    calendars = store.calendars()
+    used = UsedNames(schedule.app), UsedQueues(schedule.app)
     for page in pages_of(store):
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
         findings = [
             found
             for row in page.rows
-            for found in _of_row(row, schedule, conf, calendars, page.now, needs)
+            for found in _of_row(row, schedule, conf, calendars, page.now, used)
         ]
         if fix:
             for kind, repair in REPAIRS.items():
                 repair(store, [finding.key for finding in findings if finding.kind == kind])
             findings = [replace(finding, fixed=finding.fixable) for finding in findings]
         yield from findings
-    yield from needs.problems()
+    names, queues = used
+    warnings = [f"task names are not checked: {names.error}"] if names.error else names.warnings()
+    yield from (finding("task", encodable(warning)) for warning in warnings)
+    yield from queues.problems()
     yield from _busy(minutes)
     yield from _outside(store, schedule)
 
@@ -93,7 +100,7 @@ def _of_row(
     conf: RedBeatConfig,
     calendars: Mapping[str, str],
     now: float,
-    needs: Needs,
+    used: Used,
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.unreadable:
@@ -122,9 +129,9 @@ def _of_row(
         # The class of a custom schedule may raise any error.
         yield finding("unreadable", f"cannot be read: {error}", key)
         return
-    if entry.enabled:
-        needs.note(entry)
-    yield from (one for one in failures if entry.enabled or one.kind == "failed")
+    for one in used if entry.enabled else ():
+        one.note(entry)
+    yield from (found for found in failures if entry.enabled or found.kind == "failed")
     if problem:
         yield replace(finding("score", problem, row.key), fixable=True)
 

@@ -14,12 +14,11 @@ from kombu.messaging import Producer
 
 from redbeat.entries.definition import RESERVED
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import described
 from redbeat.printing import plural
 
 #: Prefix of the names of Celery's own tasks, which every app has.
 BUILT_IN: Final = "celery."
-
-OTHERS: Final = "other entry", "other entries"
 
 #: Parameters of the functions in :func:`known_options` that an entry cannot set.
 NOT_OPTIONS: Final = RESERVED | {*("self", "options", "properties", "message", "event_dispatcher")}
@@ -83,10 +82,32 @@ class NameChecker:
                 yield f"{name!r} is not an option of apply_async{_closest(name, known)}"
 
 
+class UsedNames:
+    """Finds the unknown names of many entries; ``error`` is why it cannot, "" if it can."""
+
+    def __init__(self, app: Celery) -> None:
+        self.error = ""
+        self._found = dict[str, list[str]]()
+        try:
+            self._checker = NameChecker(app)
+        except Exception as error:  # the import of an app's modules can raise any error
+            self.error = described(error)
+
+    def note(self, entry: RedBeatSchedulerEntry) -> None:
+        """Note the unknown names of an entry."""
+        for warning in () if self.error else self._checker.warnings(entry):
+            self._found.setdefault(warning, []).append(str(entry.name))
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each unknown name, with the entries that have it."""
+        return [f"{who(names)}: {warning}" for warning, names in self._found.items()]
+
+
 def who(names: Sequence[str]) -> str:
     """Return the first of some entries, and how many others there are."""
     first, *others = names
-    return f"{first} and {plural(len(others), *OTHERS)}" if others else first
+    more = plural(len(others), "other entry", "other entries")
+    return f"{first} and {more}" if others else first
 
 
 @lru_cache(256)

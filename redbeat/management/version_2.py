@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from redbeat.codec.stored import record_in
-from redbeat.codec.types import TAG, VERBATIM
-from redbeat.config import values_in
+from redbeat.codec.types import TAG
 from redbeat.entries.definition import FIELDS
 from redbeat.metrics.problems import Finding, finding
 from redbeat.printing import encodable
@@ -61,6 +60,4 @@ def _why_unreadable(definition: Mapping[str, Any]) -> str:
         return f"its schedule needs {' and '.join(sorted(SCHEDULES[tag]))}"
     if unknown:
         return f"it does not know the field {unknown[0]!r:.60} of a definition"
-    if any(one == VERBATIM.tag for _, one in values_in(dict(definition), (TAG,))):
-        return f"its arguments have a key {TAG!r}"
     return ""

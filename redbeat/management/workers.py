@@ -1,4 +1,4 @@
-"""Asks the app, the broker and the workers whether the tasks that entries send are executed."""
+"""Asks the broker and the workers whether somebody reads the queues that entries use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redbeat.errors import reason_of
 from redbeat.metrics.problems import Finding, finding
 from redbeat.printing import encodable, plural
 
-from .task_names import NameChecker, who
+from .task_names import who
 
 #: Seconds to wait for the answers of workers, and for the broker.
 ANSWERS: Final = 1.0
@@ -32,34 +32,20 @@ LIMITS: Final = {
 ROUTING: Final = ("queue", "exchange", "routing_key")
 
 
-class Needs:
-    """The tasks and queues that enabled entries use, each with the names of these entries."""
+class UsedQueues:
+    """Asks the broker and the workers whether the queues of many entries are read."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._warnings: dict[str, list[str]] = defaultdict(list)
         self._queues: dict[str, list[str]] = defaultdict(list)
-        self._checker: NameChecker | None = None
-        self._error = ""
-        try:
-            self._checker = NameChecker(app)
-        except Exception as error:  # the import of an app's modules can raise any error
-            self._error = reason_of(error)
 
     def note(self, entry: RedBeatSchedulerEntry) -> None:
-        """Note what an entry needs. No round trip."""
-        name = str(entry.name)
+        """Note the queue of an entry. No round trip."""
         with suppress(Exception):  # routers are user code
-            self._queues[_queue_of(self._app, entry)].append(name)
-        for warning in self._checker.warnings(entry) if self._checker else ():
-            self._warnings[warning].append(name)
+            self._queues[_queue_of(self._app, entry)].append(str(entry.name))
 
     def problems(self) -> Iterator[Finding]:
-        """Yield what nobody executes. Asks the broker and the workers, for some seconds."""
-        if self._error:
-            yield finding("task", f"the names of tasks cannot be checked: {self._error}")
-        for warning, names in self._warnings.items():
-            yield finding("task", encodable(f"{who(names)}: {warning}"))
+        """Yield the queues that nobody reads, after some seconds."""
         try:
             yield from self._unread()
         except Exception as error:

@@ -21,7 +21,7 @@ logger = get_logger("celery.beat")
 
 
 MESSAGE = (
-    "Redis may evict keys of the schedule: maxmemory is %d bytes with policy %s. "
+    "Redis may evict keys of the schedule: %s. "
     "Set maxmemory-policy to noeviction or to a volatile-* policy, "
     "or set redbeat_key_expiry_check to 'ignore'."
 )
@@ -37,17 +37,16 @@ def check_eviction(store: Store, mode: str) -> None:
     """
     if mode == "ignore":
         return
-    try:
-        found = store.eviction_risk()
-    except ResponseError as error:
-        logger.warning("beat: Cannot tell whether Redis may evict keys of the schedule: %s", error)
-        return
-    if found is None:
-        return
-    if mode == "raise":
-        raise RedBeatKeyExpiryError(MESSAGE % found)
-    report = logger.warning if mode == "warn" else logger.error
-    report(MESSAGE, *found)
+    found = store.server()
+    if refusal := found.get("refusal"):
+        message = "beat: Cannot tell whether Redis may evict keys of the schedule: %s"
+        logger.warning(message, refusal)
+    risk = found.get("eviction")
+    if risk and mode == "raise":
+        raise RedBeatKeyExpiryError(MESSAGE % risk)
+    if risk:
+        report = logger.warning if mode == "warn" else logger.error
+        report(MESSAGE, risk)
 
 
 class LayoutNote(NamedTuple):

@@ -461,26 +461,19 @@ class Reading:
 
     # -- the server --------------------------------------------------------------------------
 
-    def eviction_risk(self) -> tuple[int, str] | None:
-        """Return maxmemory in bytes and the policy of a server that can evict entries, or None.
-
-        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. One round trip for
-        each server.
-        """
-        risks = (_memory_in(info) for _, info in self._infos("memory") if _may_evict(info))
-        return next(risks, None)
-
     def server(self) -> dict[str, str]:
         """Return the version and the mode of the server from INFO, and what is wrong with it.
 
         ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries; they are
-        missing if all is well. Returns an empty mapping if the Redis user has no right to run INFO.
-        One round trip for each server, and one more if it could not save its data.
+        missing if all is well. Asks INFO instead of CONFIG, because managed servers may disable
+        CONFIG. Returns only the ``refusal`` if INFO is refused. One round trip for each server, and
+        one more if it could not save its data.
         """
+        nodes = dict.fromkeys(node_of(self.client, part.keys.schedule) for part in self.parts)
         try:
-            found = [*self._infos("default")]
-        except ResponseError:
-            return {}
+            found = [(node, node.info()) for node in nodes]
+        except ResponseError as error:
+            return {"refusal": str(error)}
         info = found[0][1]
         # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
@@ -490,12 +483,6 @@ class Reading:
         about = {"problem": next(problems, ""), "eviction": next(risks, "")}
         known = {name: text for name, text in about.items() if text}
         return {"version": str(version), "mode": str(mode), **known}
-
-    def _infos(self, section: str) -> Iterator[tuple[Any, Any]]:
-        """Yield each server of the schedule with its INFO."""
-        nodes = (node_of(self.client, part.keys.schedule) for part in self.parts)
-        for server in dict.fromkeys(nodes):
-            yield server, server.info(section)
 
     # -- rows, pages and counts -----------------------------------------------------------------
 
