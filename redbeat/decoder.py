@@ -22,7 +22,7 @@ from redbeat.schedules.rule import rrule, rruleset
 from .calendar.steps import bounded
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types
-from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_in, json_writer, text_of
+from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_chunks, json_in, text_of
 from .codec.types import (
     TAG,
     VERBATIM,
@@ -206,7 +206,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
 #: The types of most values, which need no conversion.
 PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 
-_write = json_writer(json.JSONEncoder(allow_nan=False))
+_chunks = json_chunks(json.JSONEncoder(allow_nan=False))
 _DEFAULT = RedBeatJSONEncoder().default
 
 
@@ -253,7 +253,7 @@ def encode(value: Any, field: str = "") -> str:
     """
     try:
         if names.RedBeatJSONEncoder is RedBeatJSONEncoder:
-            text = _write(storable(value, _DEFAULT))
+            text = "".join(_chunks(storable(value, _DEFAULT), False))
         else:
             text = json.dumps(value, cls=names.RedBeatJSONEncoder)
     except UnstorableError as error:

@@ -25,7 +25,7 @@ from redbeat.beat.broker import (
     checked_producer,
     publishing_connection,
 )
-from redbeat.codec.stored import json_writer
+from redbeat.codec.stored import json_chunks
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.definition import TIMES, seconds_of
@@ -261,7 +261,7 @@ class Messages:
         self._app, self._conf = app, conf
         self._around = Surroundings(app)
         self._random = random
-        self._encode = json_writer(JSONEncoder())
+        self._chunks = json_chunks(JSONEncoder())
         self._tag: Callable[[], str] = str
         self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
@@ -312,12 +312,12 @@ class Messages:
             "headers": {**first["headers"], **ids, **arguments.reprs, **headers, **arguments.own},
             "properties": {**first["properties"], **ends},
         }
-        return [["LPUSH", template.list, self._encode(message)]]
+        return [["LPUSH", template.list, "".join(self._chunks(message, False))]]
 
     def _body(self, arguments: Arguments) -> str:
         value = (arguments.args, arguments.kwargs, arguments.template.embedded)
         channel = self._around.channel
-        body, _ = channel.encode_body(self._encode(value), channel.body_encoding)
+        body, _ = channel.encode_body("".join(self._chunks(value, False)), channel.body_encoding)
         if len(body) <= LONGEST_KEPT:
             arguments.body = body
         return str(body)

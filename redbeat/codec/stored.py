@@ -87,20 +87,22 @@ def is_valid_text(text: str) -> bool:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def json_writer(encoder: json.JSONEncoder) -> Callable[[Any], str]:
-    """Return a function that writes values as ``encoder.encode()`` does, in two thirds of its time.
+def json_chunks(encoder: json.JSONEncoder) -> Callable[[Any, bool], Iterable[str]]:
+    """Return ``encoder.iterencode`` without indentation, in two thirds of its time.
 
-    The standard library prepares an encoder in C for each value; this keeps one. An encoder without
-    indentation only; a value that contains itself raises ``RecursionError``.
+    Join what it returns for (value, False). The standard library prepares an encoder in C for each
+    value; this keeps one. A value that contains itself raises ``RecursionError``.
     """
     make: Any = getattr(json_encoder, "c_make_encoder", None)
     if make is None:  # not CPython
-        return encoder.encode
+        return encoder.iterencode
     is_ascii = encoder.ensure_ascii
     quote = json_encoder.encode_basestring_ascii if is_ascii else json_encoder.encode_basestring
     separators, options = (encoder.key_separator, encoder.item_separator), (False, False)
-    chunks = make(None, encoder.default, quote, None, *separators, *options, encoder.allow_nan)
-    return lambda value: "".join(chunks(value, 0))
+    chunks: Callable[[Any, bool], Iterable[str]] = make(
+        None, encoder.default, quote, None, *separators, *options, encoder.allow_nan
+    )
+    return chunks
 
 
 def json_in(text: str | bytes, field: str, loads: Callable[[str], Any] = json.loads) -> Any:

@@ -255,7 +255,7 @@ class State:
             part = getattr(self, name)
             if part not in _NONE:
                 fields[name] = part
-        return _compact(fields)
+        return "".join(_chunks(fields, False))
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
@@ -362,9 +362,13 @@ def read_results(text: str | None) -> dict[str, Ended]:
 
 
 #: Times are written as UNIX seconds.
-_compact = stored.json_writer(
+_chunks: Final = stored.json_chunks(
     json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=datetime.timestamp)
 )
+
+
+def _compact(value: Any) -> str:
+    return "".join(_chunks(value, False))
 
 
 def digest_of_meta(meta: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from redbeat.codec.stored import bytes_of, json_writer, score_in, text_of
+from redbeat.codec.stored import bytes_of, json_chunks, score_in, text_of
 from redbeat.config import App, RedBeatConfig, client_of, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage import reading
@@ -42,7 +42,7 @@ _NUMBERS: Final = ("score", "add", "not_after")
 
 IS_DONE: Final = Answer(DONE)
 
-_dumps = json_writer(json.JSONEncoder(ensure_ascii=False, default=text_of, separators=(",", ":")))
+_chunks = json_chunks(json.JSONEncoder(ensure_ascii=False, default=text_of, separators=(",", ":")))
 
 
 #: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
@@ -129,7 +129,11 @@ class Store(reading.Reading):
         head = self._head(request, bool(texts))
         if messages:
             head["messages"] = len(messages)
-        args = [bytes_of(_dumps(head)), *[text for text in texts if text[:1] == b"{"], *messages]
+        args = [
+            bytes_of("".join(_chunks(head, False))),
+            *[text for text in texts if text[:1] == b"{"],
+            *messages,
+        ]
         if request.in_hand and request.look is not None:
             self._noted = True  # If the reply is lost, the note may be there.
         lock = [request.lock[0]] if request.lock else []
@@ -231,7 +235,7 @@ class Store(reading.Reading):
                     data = end if isinstance(end, bytes) else end.encode("utf-8", "surrogateescape")
                     messages.append(data)
                     commands.append([*command[:-1], len(messages)])
-            return _dumps(fields).encode("utf-8", "surrogateescape")
+            return "".join(_chunks(fields, False)).encode("utf-8", "surrogateescape")
         except (ValueError, TypeError) as error:
             return f"cannot be written as JSON: {error}".encode("utf-8", "backslashreplace")
 

@@ -134,7 +134,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
-    "management/status.py": ("what seconds_in has checked", "from_timestamp(counts.leads_since)"),
     "metrics/families.py": (
         "conditions",
         "float(value)",
