@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
-from redbeat.calendar.zones import UTC
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.task_names import UsedNames
 from redbeat.presentation.describe import rule_of
@@ -43,7 +41,7 @@ def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]
         kind, text = rule_of(entry.schedule) or ("", "")
         if kind == "cron" and (warning := cron_warning(text)):
             console.warn(f"{entry.name}: {warning}")
-        if kind == "at" and (at := entry.schedule.clocked_time) < datetime.now(UTC):
+        if kind == "at" and (at := entry.schedule.clocked_time) < console.now:
             soon = "at once" if entry.enabled else "when it is resumed"
             runs = "never runs" if entry.due_at is None else f"runs {soon}"
-            console.warn(f"{entry.name}: {console.when(at)} has passed, so it {runs}")
+            console.warn(f"{entry.name}: its time is {console.when(at)}, so it {runs}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +25,10 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
 from redbeat import errors
+from redbeat.calendar.zones import UTC
 from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.text import Room, columns, moment
+from redbeat.presentation.text import Room, columns, moment, until
 from redbeat.printing import printable, warnings_to
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
@@ -108,7 +110,7 @@ JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON
 
 
 class Console:
-    """The output of a command; ``as_json`` is true if the command prints JSON.
+    """The output of a command, as JSON if ``as_json`` is true, and with all that is ``wide``.
 
     Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
     suppresses messages and warnings, but not errors.
@@ -117,10 +119,11 @@ class Console:
     Commands print text only through :class:`Console`.
     """
 
-    def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
+    def __init__(self, ctx: click.Context, as_json: bool = False, wide: bool = False) -> None:
         self.ctx = ctx
         self.app = ctx.obj.app
         self.as_json = as_json
+        self.wide = wide
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
             # Celery ignores NO_COLOR=0, but by https://no-color.org any value disables colours.
             ctx.obj.no_color = True
@@ -140,6 +143,11 @@ class Console:
         """The time zone of input and output, from the ``timezone`` setting of the app."""
         zone: tzinfo = self.app.timezone
         return zone
+
+    @property
+    def now(self) -> datetime:
+        """The time on this host, to which times are related."""
+        return datetime.now(UTC)
 
     # -- output --------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class Console:
         see :class:`Room`.
         """
         room = None
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and not self.wide:
             room = Room(shutil.get_terminal_size().columns, optional, cut or {})
         title, *lines = columns([map(_escaped, row) for row in (titles, *rows)], room)
         self.write(Styled("".join(title), bold=True))
@@ -254,8 +262,18 @@ class Console:
         return moment(instant, zone or self.zone)
 
     def when(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
-        """Return an instant as text with its zone, which is the app's by default, "" for None."""
-        return f"{self.time(instant, zone)} {zone or self.zone}" if instant else ""
+        """Return an instant with its zone, by default the app's, and when that is; "" for None."""
+        if instant is None:
+            return ""
+        return f"{self.time(instant, zone)} {zone or self.zone}, {until(instant, self.now)}"
+
+    def local(self, text: str, zone: tzinfo | None = None) -> str:
+        """Return a text with each time in it as :meth:`when` returns it."""
+        return INSTANT.sub(lambda found: self.when(datetime.fromisoformat(found[0]), zone), text)
+
+
+#: Matches a time in UTC within a text that is the same for people, JSON and logs.
+INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
 
 
 def _escaped(cell: str) -> str:
@@ -357,8 +375,10 @@ def command(
         @click.command(name, cls=cls)
         @click.pass_context
         @wraps(function)
-        def decorated(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
-            return function(Console(ctx, as_json), **options)
+        def decorated(
+            ctx: click.Context, /, as_json: bool, wide: bool = False, **options: Any
+        ) -> Any:
+            return function(Console(ctx, as_json, wide), **options)
 
         decorated.params.append(JSON)
         return decorated

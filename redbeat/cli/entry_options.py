@@ -115,7 +115,8 @@ class EntryCommand(RedBeatCommand):
         pairs = zip(args, [*args[1:], ""], strict=True)
         alone = {"--paused": "--paused=yes"}
         given = [one if then in ("yes", "no") else alone.get(one, one) for one, then in pairs]
-        return super().parse_args(ctx, given)
+        rest: list[str] = super().parse_args(ctx, given)
+        return rest
 
 
 @contextmanager

@@ -108,6 +108,12 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     return decorator
 
 
+#: Adds an option to a command that prints a table.
+wide: Final = option(
+    "--wide", is_flag=True, help="Print all columns in full on any terminal, and task ids of runs."
+)
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Add several options or arguments to a command; the help lists them in the given order."""
     return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
@@ -167,7 +173,7 @@ def with_example(message: str, example: str) -> str:
 def check_period(console: Console, since: datetime, until: datetime) -> None:
     """End the command with an error if ``--to`` is not later than ``--from``."""
     if not since < until:
-        problem = f"must be later than --from ({console.when(since)})"
+        problem = f"must be later than --from ({console.time(since)})"
         raise option_error(console.ctx, "until", problem)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -28,14 +28,14 @@ from redbeat.transfer.entry_file import CALL
 from . import entry_options
 from .backfill import progress_text
 from .command import Console, command
-from .options import INSTANT, entry_argument, existing, load, option
+from .options import INSTANT, entry_argument, existing, load, option, wide
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
 #: The columns of a list that may be cut on a terminal, with their shortest widths.
-CUT: Final = {"NAME": 12, "TASK": 12, "SCHEDULE": 12}
+CUT: Final = {"NAME": 20, "TASK": 12, "SCHEDULE": 12}
 
 #: The name of the app that Celery makes for a command without -A.
 DEFAULT_APP: Final = "default"
@@ -86,6 +86,7 @@ SORTS: Final = ("due", *find.ORDERS)
     example="name",
     help="Sort order. For any order except 'due', the command must read all names or entries.",
 )
+@wide
 def list_(
     console: Console,
     match: str | None,
@@ -106,9 +107,9 @@ def list_(
         records = islice(chain.from_iterable(found), limit)
     else:
         records = find.in_order(console.schedule, filters, sort, limit)
-    titles = (*LISTED, f"DUE ({console.zone})", "RUNS")
+    titles = (*LISTED, f"DUE ({console.zone})", "WHEN", "RUNS")
     row = partial(_row, console)
-    optional = ("KIND", "RUNS", "TASK", "LAST RESULT")
+    optional = ("KIND", "RUNS", "TASK", "WHEN", "LAST RESULT")
     count = console.items(records, as_json.record_json, titles, row, "", optional, CUT)
     if not count and not console.as_json:
         console.note(_nothing(console))
@@ -129,6 +130,7 @@ def _nothing(console: Console) -> str:
 
 @command("show")
 @entry_argument
+@wide
 def show(console: Console, name: str) -> None:
     """Show all details of an entry, with times in its own time zone."""
     try:
@@ -163,6 +165,7 @@ def _show_unreadable(console: Console, name: str) -> None:
 
 @command("history")
 @entry_argument
+@wide
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)
@@ -174,7 +177,7 @@ def _row(console: Console, record: Record) -> tuple[str, ...]:
     about = console.state(record.last_result or "-"), "static" if record.static else "dynamic"
     if record.entry is None:
         problem = console.name(record.problem or "-")
-        return name, "-", problem, console.state(record.state), *about, "-", "-"
+        return name, "-", problem, console.state(record.state), *about, "-", "-", "-"
     entry = record.entry
     return (
         name,
@@ -183,6 +186,7 @@ def _row(console: Console, record: Record) -> tuple[str, ...]:
         console.state(record.state),
         *about,
         console.time(record.due_at),
+        text.due(record.due_at, console.now) if record.due_at else "-",
         str(entry.total_run_count),
     )
 
@@ -207,22 +211,23 @@ def _fields(
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
     status = entry.status
     yield "State", console.state(status.state)
-    yield "Reason", status.reason or ""
+    yield "Reason", console.local(status.reason or "", zone)
     yield "Cause", _causes(console, status)
     failing = status.failing
     if failing is not None:
         yield "First error", f"{when(failing.first_at)}: {failing.first_error}"
         yield "Next attempt", when(failing.next_attempt_at) or "now"
     yield "Note", status.note or ""
-    due, now = status.due_at, datetime.now(timezone.utc)
-    yield "Due", f"{when(due)}, {text.until(due, now)}" if due else ""
+    yield "Due", when(status.due_at)
     yield "Last result", console.state(status.last_result or "")
     yield "Last run", when(describe.last_run(entry, occurrences)) or "never"
     yield "Runs", str(entry.total_run_count)
     yield "Backfill", [progress_text(console, one, zone) for one in entry.backfills]
     yield "Last success", when(status.last_success)
     yield "Failures in a row", str(status.consecutive_failures or "")
-    yield "Overdue", f"the entry {describe.overdue_text(status.overdue)}" if status.overdue else ""
+    if status.overdue:
+        overdue = describe.overdue_text(status.overdue)
+        yield "Overdue", f"the entry {console.local(overdue, zone)}"
     upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
     waits = status.state in ("paused", "not scheduled")
     title = "Upcoming, if resumed" if waits else "Upcoming"
@@ -254,13 +259,13 @@ def _print_history(
             text.duration(entry.lateness_of(item)),
             describe.outcome_text(item),
             describe.result_text(item.result) or "-",
-            item.task_id or "-",
+            *((item.task_id or "-",) if console.wide else ()),
         )
 
     def as_object(item: Occurrence) -> dict[str, Any]:
         return {"name": str(entry.name), **as_json.occurrence_json(item)}
 
-    titles = (f"SCHEDULED ({zone})", *TITLES)
+    titles = (f"SCHEDULED ({zone})", *TITLES[: None if console.wide else -1])
     nothing = f"{entry.name} has no recorded runs yet"
-    optional = ("TASK ID", "DISPATCHED", "LATE")
+    optional = ("DISPATCHED", "LATE")
     console.items(occurrences, as_object, titles, row, nothing, optional, {"RESULT": 30})

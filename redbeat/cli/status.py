@@ -49,7 +49,8 @@ def status(console: Console, max_late: float) -> None:
         console.fields(_fields(console, current))
         for one in current.problems:
             what = "PROBLEM" if one.severity == ERROR else "WARNING"
-            console.write(Styled(f"{what}: {one.problem}", fg="red", bold=True))
+            text = f"{what}: {console.local(one.problem)}"
+            console.write(Styled(text, fg="red", bold=True))
             console.write(f"         {one.remedy}")
     if abs(current.clock_offset) > MAX_CLOCK_OFFSET:
         offset = duration(abs(current.clock_offset))
@@ -90,7 +91,7 @@ def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     if beat.host is None:
         return f"{beat.token}, a beat of RedBeat 2"
     begin = beat.leads_since or beat.since
-    since = f", since {console.when(begin)}" if begin else ""
+    since = f", since {console.time(begin)} {console.zone}" if begin else ""
     ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
     seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""
     return f"{beat.host}, pid {beat.pid}{since}{seen}"
@@ -147,4 +148,4 @@ def _print(console: Console, finding: Finding, fix: bool) -> None:
         action = f"--fix would {finding.remedy}"
     else:
         action = finding.remedy
-    console.write(f"{finding.kind}: {where}{finding.problem}; {action}")
+    console.write(f"{finding.kind}: {where}{console.local(finding.problem)}; {action}")

@@ -104,17 +104,30 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
     return "-" if instant is None else in_zone(instant, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def duration(seconds: float) -> str:
-    """Return a duration as text with at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 3)[:2])
+#: Number of seconds after which a run is shown as late. What people look at is refreshed only
+#: every few seconds, so a smaller number would show punctual runs as late.
+LATE: Final = 10
 
 
 def until(instant: datetime, now: datetime) -> str:
     """Return the time until or since an instant as text, such as ``in 5 min`` or ``2 h ago``."""
     seconds = round((instant - now).total_seconds())
     return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
+
+
+def due(instant: datetime, now: datetime) -> str:
+    """Return the time until a run as text, such as ``in 5 min``, ``now`` or ``20 s late``."""
+    seconds = round((instant - now).total_seconds())
+    if seconds > 0:
+        return f"in {duration(seconds)}"
+    return "now" if seconds > -LATE else f"{duration(-seconds)} late"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text with at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 3)[:2])
 
 
 def exact_duration(seconds: float) -> str:

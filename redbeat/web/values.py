@@ -14,7 +14,7 @@ from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
-from redbeat.presentation.text import duration, in_zone, until
+from redbeat.presentation.text import LATE, due, duration, in_zone, until
 from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -62,10 +62,6 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-#: Number of seconds after which pages show a run as late.
-#: Pages refresh only every few seconds, so a smaller number would show punctual runs as late.
-LATE: Final = 10
-
 #: The cookie in which redbeat.js stores the time zone of the browser.
 ZONE_COOKIE: Final = "redbeat_zone"
 
@@ -109,14 +105,6 @@ def late(seconds: float) -> str:
 def to_the_second(instant: datetime, of: tzinfo) -> str:
     """Return an instant in a time zone as text, in the same format as redbeat.js."""
     return in_zone(instant, of).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def due(instant: datetime, now: datetime) -> str:
-    """Return the time until a run as text, such as ``in 5 min``, ``now`` or ``20 s late``."""
-    seconds = round((instant - now).total_seconds())
-    if seconds > 0:
-        return f"in {duration(seconds)}"
-    return "now" if seconds > -LATE else f"{duration(-seconds)} late"
 
 
 def entry_url(name: str, endpoint: str = "entries.show", **values: Any) -> str:

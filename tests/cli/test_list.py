@@ -112,17 +112,21 @@ def test_an_empty_schedule(run: Run, make: Make) -> None:
 
 
 def test_a_row_is_one_line_of_a_terminal(redis_url: str, make: Make) -> None:
-    """A pipe gets the whole texts."""
+    """A pipe gets the whole texts, and so does who asks for them."""
     make("nightly-report-of-sales", task="proj.tasks.reports.generate_sales_report_of_the_year")
-    for columns in (80, 200):
-        text, code = in_terminal(
-            redis_url, "list", environ={"COLUMNS": str(columns), "TERM": "dumb"}
-        )
+    make("b")
+    for columns, words in ((80, ()), (200, ()), (80, ("--wide",))):
+        environ = {"COLUMNS": str(columns), "TERM": "dumb"}
+        text, code = in_terminal(redis_url, "list", "--sort", "name", *words, environ=environ)
         assert code == 0
-        title, row, *_ = text.splitlines()
-        assert max(len(title), len(row)) <= columns, text
-        assert ("KIND" in title) is (columns == 200)
-        assert ("generate_sales_report_of_the_year" in row) is (columns == 200)
+        title, _, row = text.splitlines()
+        assert (max(len(title), len(row)) <= columns) is not bool(words), text
+        whole = bool(words) or columns == 200
+        assert ("KIND" in title, "nightly-report-of-sales" in row) == (whole, whole)
+        assert ("generate_sales_report_of_the_year" in row) is whole
+        assert row.startswith("nightly-report-of-s"), "a name is cut last"
+        assert title.index("WHEN") - title.index("DUE (UTC)") == len("2026-01-01 12:00:00  ")
+        assert row[title.index("WHEN") :].startswith("in ")
 
 
 def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:

@@ -18,11 +18,10 @@ from flask import Flask
 from redbeat import Calendar, clocked
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.state import Ended
-from redbeat.presentation.text import duration
+from redbeat.presentation.text import due, duration
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
-from redbeat.web.values import due
 from redbeat.worker import enable
 from tests.conftest import Make
 from tests.samples import one_in
