@@ -22,6 +22,7 @@ from redbeat.entries.state import Results, State
 from redbeat.metrics.families import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.store import Store, store_of
+from redbeat.storage.words import PAUSED_FOR_FAILURES
 from tests.deployments import PREFIX
 from tests.metrics.promql import Scrapes, evaluate
 from tests.metrics.scrapes import Scrape, Target
@@ -218,13 +219,18 @@ def clock_off(it: Situation) -> None:
     it.export(clock=lambda: time.time() + 5)
 
 
-def failing_tasks(it: Situation) -> None:
+def failing_tasks(it: Situation, failures: int = 3) -> None:
     """An entry whose tasks fail, as a worker reports."""
     well(it)
     it.world.put("b", interval_json(3600), score=it.world.now() + 3600)
     failed = State(identity="b", results=Results(None, 3, 1.0, ()))
     it.world.client.hset(f"{PREFIX}b", "beat_state", failed.text())
-    it.world.client.zadd(f".{PREFIX}:failed", {f"{PREFIX}b": 3})
+    it.world.client.zadd(f".{PREFIX}:failed", {f"{PREFIX}b": failures})
+
+
+def paused_for_failures(it: Situation) -> None:
+    """An entry that was paused because its tasks failed."""
+    failing_tasks(it, PAUSED_FOR_FAILURES)
 
 
 def full(it: Situation) -> None:
@@ -311,6 +317,7 @@ FIRES: dict[Callable[[Situation], None], set[str]] = {
     failing_entry: {"RedBeatFailingEntries", "RedBeatLate", "RedBeatPublishingFails"},
     overloaded: {"RedBeatDispatchesLate"},
     failing_tasks: {"RedBeatTasksFail"},
+    paused_for_failures: {"RedBeatTasksFail"},
     growing_queue: {"RedBeatRunsPileUp"},
     full: {"RedBeatRedisReadOnly"},
     full_under_a_beat: {"RedBeatLate", "RedBeatNothingDispatched", "RedBeatRedisReadOnly"},
