@@ -757,10 +757,9 @@ class Beat:
         return run.row._replace(state=change.set[STATE])
 
     def _lose(self, run: Run, error: Exception) -> None:
-        """Log a run that was recorded first and failed; the next run need not wait for its end."""
+        """Log and note a run that was recorded first and failed."""
         self._outcome.lost(run, f"a retry might send it twice: {error!r}", error)
-        if run.rule.policy.overlap != verdicts.ALLOW:
-            self._turn.add(self._outcome.not_running(run), run)
+        self._turn.add(self._outcome.failed_for_good(run, error), run)
 
     def _failed(self, run: Run, error: Exception) -> None:
         """Note a run that could not be sent: the broker is away, or it is this entry alone."""

@@ -146,13 +146,20 @@ class Outcome:
         score = run.own.score
         return self.put_back(run, run.now + DECLINED_FOR if score is None else score)
 
-    def not_running(self, run: Run) -> Change:
-        """Return the change by which nothing waits for the end of a recorded run that was lost."""
+    def failed_for_good(self, run: Run, error: Exception) -> Change:
+        """Return the change by which a recorded run that is lost stands as failed in the history.
+
+        Nothing waits for its end.
+        """
         run.stage = RELEASE
         assert run.stored is not None
         state = State.read(run.stored.state, run.stored.meta)
         state.running = None
-        return changes.change_of(run.stored, state)
+        change = changes.change_of(run.stored, state)
+        line = run_line(run.at.timestamp(), run.now, _failed(error), run.task_id)
+        change.line, change.lines = quoted(line), self.conf.history_size
+        change.replaces = True
+        return change
 
     def failure(self, run: Run, error: Exception, score: float) -> Change:
         """Return the change that notes a run that could not be sent, and is due at ``score``.
@@ -172,7 +179,7 @@ class Outcome:
             changes.keep_due(row, state)
             state.failing = failing
             change = changes.change_of(row, state, score=score)
-        outcome = f"failed:{type(cause_of(error)).__name__}"
+        outcome = _failed(error)
         if failing.attempts > 1:
             outcome += f":{failing.attempts}"
             change.replaces = change.replaces or failing.attempts > 2  # the first failure stays
@@ -422,6 +429,11 @@ class RefusedError(Exception):
 def seen_texts(row: Row) -> str:
     """Return the digest of what makes an entry readable: its texts without its state."""
     return row.problem or digest_of(row._replace(state=None))
+
+
+def _failed(error: Exception) -> str:
+    """Return the outcome of a failed attempt, as the history has it."""
+    return f"failed:{type(cause_of(error)).__name__}"
 
 
 def _due(row: Row, now: float) -> float:

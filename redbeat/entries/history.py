@@ -319,7 +319,8 @@ class Occurrence(NamedTuple):
             - ``missed:<n>``: this run and the n - 1 runs before it were too late to catch up.
             - ``perhaps_sent``: the beat died or stalled during the publish, and the run became too
               late to send again.
-            - ``failed:<error class>``: the first attempt failed.
+            - ``failed:<error class>``: the first attempt failed. With ``at_most_once`` the run is
+              lost.
             - ``failed:<error class>:<n>``: the last of ``n`` failed attempts.
 
         result: the result of the run, None if no worker has reported the result.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.message import ONE_RETRY
 from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
@@ -234,6 +234,13 @@ class TestFailingSend:
         assert world.run_count("b") == 1
         assert len(lines(log, "is lost", " b ", instant)) == 1
         assert len(lines(log, "lost")) == 1
+        histories = [Schedule(world.app)[name].history for name in "abc"]
+        cause = type(error).__name__
+        assert [[one.outcome for one in runs] for runs in histories] == [
+            ["sent"],
+            [f"failed:{cause}"],
+            ["sent"],
+        ]
 
     def test_a_broker_that_refuses_the_first_of_several_runs_loses_no_other(
         self, world: World, log: pytest.LogCaptureFixture
