@@ -27,7 +27,8 @@ end
 
 -- A score of 0 does not say since when the entry is due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now_text, 'WITHSCORES', 'LIMIT', 0, 1)
-local stats = side('HMGET', 'stats', 'problem', 'last_tick', 'host_ahead', 'leader') or {}
+local stats = side('HMGET', 'stats', 'problem', 'last_tick', 'host_ahead', 'leader', 'last_report',
+  'dispatched') or {}
 -- What is seen in the future was written by another program.
 local since, latest = now - ARGV[2], string.format('%.6f', now + ARGV[2])
 local head = {
@@ -40,7 +41,7 @@ local head = {
   beats = side(
     'ZRANGEBYSCORE', 'beats', string.format('%.6f', since), latest, 'WITHSCORES') or {},
   problem = stats[1] or '', last_tick = stats[2] or '', host_ahead = stats[3] or '',
-  leader = stats[4] or '',
+  leader = stats[4] or '', last_report = stats[5] or '', dispatched = stats[6] or '',
   expected = side('ZRANGEBYSCORE', 'expected', '-inf', now_text) or {},
   failing = side('ZCARD', 'failing') or 0, failed = side('ZCOUNT', 'failed', ARGV[4], '+inf') or 0,
   most_failed = side(

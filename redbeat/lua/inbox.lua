@@ -77,6 +77,12 @@ redis.call('HSET', entry, 'inbox', bracketed(lines and lines .. ',\n' .. line or
 if is_end and redis.pcall('HEXISTS', aside .. 'stats', 'reports_since') == 0 then
   redis.pcall('HSET', aside .. 'stats', 'reports_since', string.format('%.6f', now))
 end
+-- How many messages beats had sent tells later whether workers are silent, or have nothing to do.
+if is_end then
+  local sent = redis.pcall('HGET', aside .. 'stats', 'dispatched')
+  sent = type(sent) == 'string' and sent or '0'
+  redis.pcall('HSET', aside .. 'stats', 'last_report', string.format('%.6f %s', now, sent))
+end
 local at_once = not is_end or (found[3] and string.find(line, found[3], 1, true))
 local taken_at = at_once and now or now + 1
 local added = redis.pcall('ZADD', aside .. 'inbox', 'LT', taken_at, entry)

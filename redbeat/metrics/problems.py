@@ -70,6 +70,7 @@ KINDS: Final[dict[str, Kind]] = {
         ERROR, "check the entry's history, the log of its worker, and whether a beat sends its runs"
     ),
     "queue": Kind(ERROR, "start a worker that reads it (-Q), or correct the queue of the entry"),
+    "worker": Kind(ERROR, "look whether workers run, have time and reach Redis"),
     "task": Kind(WARNING, "correct the entry, or import the task in the app's modules"),
     "missing": Kind(WARNING, "remove the key from the schedule"),
     "unreadable": Kind(ERROR, CORRECT),
@@ -87,6 +88,11 @@ OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 
 #: Seconds by which a due entry may be late without a problem, unless the caller says otherwise.
 MAX_LATE: Final = 60.0
+
+#: Workers that report the ends of runs are silent if they reported none for so many seconds, while
+#: beats sent so many messages: fewer may be a night's batch of long tasks.
+SILENT_WORKERS: Final = 900.0
+ENOUGH_RUNS: Final = 10
 
 #: The longest name of an entry in a problem, in characters.
 LONGEST_NAME: Final = 100
@@ -236,6 +242,7 @@ def _of_entries(
         problem = plural(counts.quarantined, "entry is quarantined", "entries are quarantined")
         yield finding("quarantined", problem, remedy=LISTED % "quarantined")
     yield from _of_failed(counts, conf)
+    yield from _of_workers(counts, conf)
     late = 0.0 if counts.first_due is None else counts.now - counts.first_due
     if late > max_late:
         name = printable(layout_of(conf).name_of(counts.first_key), LONGEST_NAME)
@@ -244,6 +251,14 @@ def _of_entries(
         yield finding("overdue", f"{item.name} {overdue_text(item)}")
     if len(overdue) > MOST_NAMED:
         yield finding("overdue", f"{len(overdue) - MOST_NAMED} more entries had no success in time")
+
+
+def _of_workers(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
+    silence = 0.0 if counts.last_report is None else counts.now - counts.last_report
+    reports = getattr(conf.app, "redbeat_tracks_runs", False)
+    if reports and silence > SILENT_WORKERS and counts.unreported >= ENOUGH_RUNS:
+        what = f"no worker has reported the end of a run for {duration(silence)}"
+        yield finding("worker", f"{what}, although beats send runs")
 
 
 def _of_failed(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:

@@ -155,6 +155,9 @@ class Counts(NamedTuple):
     leads_since: float | None = None
     #: By how many seconds the clock of a beat's host is ahead, 0 for a normal difference.
     host_ahead: float = 0.0
+    #: When a worker last reported the end of a run, and how many messages were sent since then.
+    last_report: float | None = None
+    unreported: int = 0
     #: For each of several shards, the token of the lock holder and the number of entries.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
@@ -533,6 +536,7 @@ class Reading:
         names = ("members", "statics", "quarantined", "disabled", "parked", "due")
         holder, (since, _, token) = valid_text(head["holder"]), head["leader"].partition(" ")
         pairs = zip(beats[::2], beats[1::2], strict=True)
+        reported, _, sent = head["last_report"].partition(" ")
         return Counts(
             now=now,
             **{name: head[name] for name in names},
@@ -550,6 +554,8 @@ class Reading:
             last_tick=seconds_in(head["last_tick"]),
             leads_since=seconds_in(since) if valid_text(token) == holder else None,
             host_ahead=number_in(head["host_ahead"]) or 0.0,
+            last_report=seconds_in(reported),
+            unreported=(whole_in(head["dispatched"]) or 0) - (whole_in(sent) or 0),
         )
 
     def _note_side_error(self, error: str) -> str:

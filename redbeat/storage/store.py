@@ -418,6 +418,7 @@ class ShardedStore(reading.Reading):
             first_key=first.first_key,
             problem=next((counts.problem for counts in each if counts.problem), ""),
             host_ahead=max((counts.host_ahead for counts in each), key=abs),
+            last_report=max(filter(None, (one.last_report for one in each)), default=None),
             holders=[counts.holder for counts in each],
             sizes=[counts.members for counts in each],
             perhaps_failing=[row for counts in each for row in counts.perhaps_failing],

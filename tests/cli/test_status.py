@@ -19,8 +19,11 @@ from redbeat import Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.entries.history import RunResult
 from redbeat.errors import EX_CONFIG
 from redbeat.storage.keys import Layout
+from redbeat.storage.store import store_of
+from redbeat.worker import report_end
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.servers import RedisServer
@@ -335,3 +338,28 @@ def test_a_wrong_setting_is_an_error(run: Run, app: Celery) -> None:
     ran = run("status")
     assert ran.code == EX_CONFIG
     assert "redbeat_lock_timeout is 'long'" in ran.err
+
+
+def test_workers_that_report_nothing_any_more(
+    run: Run, app: Celery, make: Make, redis_client: redis.Redis
+) -> None:
+    """Unless hardly a run was sent since, or the app's workers report nothing any more."""
+    redis_client.set("redbeat::lock", new_token(), ex=60)
+    make("a")
+    stats, store = ".redbeat::stats", store_of(app)
+    redis_client.hset(stats, "dispatched", 100)
+    report_end(store, "redbeat:a", "id", RunResult("succeeded", None), 0.0)
+    reported, sent = str(redis_client.hget(stats, "last_report")).split()
+    assert float(reported) == pytest.approx(time.time(), abs=60)
+    assert sent == "100"
+
+    def told(sent: int, ago: float, tracks_runs: bool = True) -> list[str]:
+        redis_client.hset(stats, mapping={"dispatched": sent, "last_report": f"{now - ago} 100"})
+        app.redbeat_tracks_runs = tracks_runs
+        return [one["problem"] for one in run("status", "--json").json[0]["findings"]]
+
+    now = redis_client.time()[0]
+    silent = r"no worker has reported the end of a run for 33 min 20.* s, although beats send runs"
+    assert re.fullmatch(silent, told(110, 2000)[0])
+    assert run("status").code == EX_UNHEALTHY
+    assert told(109, 2000) == told(110, 800) == told(110, 2000, tracks_runs=False) == []

@@ -224,6 +224,7 @@ STATS = (
     *("timezone", "batch", "last_tick", "dispatched", "dispatched a", "quarantined", "leader"),
     *(
         "reports_since",
+        "last_report",
         "tick:0.05",
         "tick:sum",
         "tick:x",
