@@ -32,6 +32,7 @@ from redbeat.storage.reading import (
     batches,
     outside,
 )
+from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ class Filter(NamedTuple):
             return score is not None and 0 <= score < self.due_before
         return score is None or score >= 0 or self.states != {status.SCHEDULED}
 
+    def admits_texts(self, row: Row) -> bool:
+        """Return whether what beats keep can have the last result; a row is decoded only then."""
+        return self.last_result is None or f'"{self.last_result}"' in f"{row.state}{row.inbox}"
+
     @property
     def only_outside(self) -> bool:
         """Whether the filter selects only entries that are not in the sorted set."""
@@ -138,8 +143,9 @@ PARKED_START: Final[Cursor] = "-1e300", ""
 #: Maximum number of matching names in memory.
 MAX_MATCHES: Final = 20_000
 
-#: Maximum number of entries to read for one page.
+#: Maximum number of entries to read for one page, and of those that are not decoded.
 MAX_READ: Final = 2_000
+MAX_SKIMMED: Final = 20_000
 
 #: Maximum number of entries to sort by a value that the sorted set lacks, because all entries are
 #: read before the sort.
@@ -404,6 +410,7 @@ class Search:
             for number, row in new.items()
             if number not in self._seen
             and filters.admits(encodable(name_of(row.key)), row.static, row.due)
+            and filters.admits_texts(row)
         ]
         self._seen.update(new)
         found = _records(self._schedule, page._replace(rows=rows))
@@ -463,8 +470,9 @@ def browse(
     if after is not None or query.decodes:
         skip = 0
     members = _members_after(members, sort_key, query, after)
-    following = take(skip + MAX_READ + limit, members, sort_key)
-    found = _first_page(search, following[skip:], limit, BATCH if query.decodes else limit)
+    most = MAX_READ if query.last_result is None else MAX_SKIMMED
+    following = take(skip + most + limit, members, sort_key)
+    found = _first_page(search, following[skip:], limit, most, BATCH if query.decodes else limit)
     return found if query.decodes else replace(found, total=search.count)
 
 
@@ -546,8 +554,8 @@ def _members_after(
     return (member for member in members if follows(sort_key(member), position))
 
 
-def _first_page(search: Search, members: list[Member], limit: int, size: int) -> Found:
-    """Return a page with the first ``limit`` members that match the search.
+def _first_page(search: Search, members: list[Member], limit: int, most: int, size: int) -> Found:
+    """Return a page with the first ``limit`` members that match the search, of ``most`` members.
 
     ``members`` must be sorted. Takes one round trip per ``size`` members.
     """
@@ -560,7 +568,7 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
             member = next(each for each in members if name_of(each[0]) == last)
             return Found(matching[:limit], search.now, _cursor_at(member))
         read_count += len(batch)
-        if read_count < len(members) and (len(matching) == limit or read_count >= MAX_READ):
+        if read_count < len(members) and (len(matching) == limit or read_count >= most):
             return Found(matching, search.now, _cursor_at(batch[-1]), len(matching) < limit)
     return Found(matching, search.now)
 

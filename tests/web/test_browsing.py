@@ -15,7 +15,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import get_redis
 from redbeat.errors import InvalidEntryError
-from redbeat.management.find import SORTS, Query, browse, like
+from redbeat.management.find import MAX_READ, SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
@@ -135,6 +135,18 @@ def test_filters(
     assert names(found) == expected
     assert (found.after, found.cut) == (None, False)
     assert list(walked(schedule, query, 1)) == expected
+
+
+def test_an_entry_whose_last_run_failed_is_found_among_many(
+    schedule: Schedule, fill: Callable[[int], None], redis_client: redis.Redis
+) -> None:
+    """Others are not decoded, so that more of them can be read for a page."""
+    fill(MAX_READ + 100)
+    last = f"e{MAX_READ + 99:07}"
+    put_state(redis_client, f"redbeat:{last}", results=[None, 1, 1.0, ["x"], "failed"])
+    found = browse(schedule, Query(last_result="failed"))
+    assert (names(found), found.cut, found.after) == ([last], False, None)
+    assert [record.name for record in schedule.records(last_result="failed")] == [last]
 
 
 def test_an_unreadable_entry_shows_its_problem(
