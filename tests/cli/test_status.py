@@ -359,7 +359,7 @@ def test_workers_that_report_nothing_any_more(
         return [one["problem"] for one in run("status", "--json").json[0]["findings"]]
 
     now = redis_client.time()[0]
-    silent = r"no worker has reported the end of a run for 33 min 20.* s, although beats send runs"
+    silent = r"no worker has reported the end of a run for 3\d min .*, although beats send runs"
     assert re.fullmatch(silent, told(110, 2000)[0])
     assert run("status").code == EX_UNHEALTHY
     assert told(109, 2000) == told(110, 800) == told(110, 2000, tracks_runs=False) == []
