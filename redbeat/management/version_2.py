@@ -48,15 +48,14 @@ def _of_row(row: Row) -> Iterator[Finding]:
 
 
 def _why_unreadable(definition: Mapping[str, Any]) -> str:
-    rule = definition.get("schedule")
-    fields: Mapping[str, Any] = rule if isinstance(rule, dict) else {}
-    tag = fields.get(TAG)
+    rule: Any = definition.get("schedule")
+    tag = rule.get(TAG) if isinstance(rule, dict) else None
     unknown = [name for name in definition if name not in ACCEPTED]
     if not {"name", "task", "schedule"} <= definition.keys():
         return "its definition is not complete"
     if not isinstance(tag, str) or tag not in SCHEDULES:
         return f"it does not know the schedule type {tag!r:.60}"
-    if not SCHEDULES[tag] <= fields.keys():
+    if not SCHEDULES[tag] <= rule.keys():
         return f"its schedule needs {' and '.join(sorted(SCHEDULES[tag]))}"
     if unknown:
         return f"it does not know the field {unknown[0]!r:.60} of a definition"

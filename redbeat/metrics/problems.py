@@ -153,8 +153,7 @@ def problems_of(
         max_late: by how many seconds a due entry may be late.
     """
     stops = [*_of_redis(server, conf)] or [*_of_beats(counts, conf), *_of_a_beat(counts)]
-    risks = [*_risks(server, conf)]
-    return [*stops, *_of_entries(counts, conf, overdue, max_late), *risks]
+    return [*stops, *_of_entries(counts, conf, overdue, max_late), *_risks(server, conf)]
 
 
 # -- what stops beats ------------------------------------------------------------------------------

@@ -74,8 +74,6 @@ MOST_FAILING: Final = 1000
 #: The fields of INFO that are "err" after a server could not save its data to disk.
 SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
 
-MEMORY: Final = "maxmemory is %d bytes with the policy %s"
-
 #: At most this number of entries whose last runs failed is read.
 MOST_FAILED: Final = 20
 
@@ -179,14 +177,11 @@ def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
     return [(text_of(member), int(score_in(score))) for member, score in pairs]
 
 
-def _memory_in(info: Mapping[str, Any]) -> tuple[int, str]:
-    """Return maxmemory in bytes, and the policy that applies once it is reached."""
-    return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
-
-
-def _may_evict(info: Mapping[str, Any]) -> bool:
-    most, policy = _memory_in(info)
-    return bool(most) and policy.startswith("allkeys-")
+def _memory_in(info: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the limit of the memory as text, and whether entries are evicted once it is full."""
+    most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
+    text = f"maxmemory is {most} bytes with the policy {policy}"
+    return text, most > 0 and policy.startswith("allkeys-")
 
 
 def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
@@ -199,9 +194,10 @@ def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
         return f"is a read-only replica of {master}"
     if info.get("loading"):
         return "is loading its data"
+    limit, evicts = _memory_in(info)
     used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
-    if 0 < _memory_in(info)[0] <= used and not _may_evict(info):
-        return f"is full: {MEMORY % _memory_in(info)}"
+    if 0 < info.get("maxmemory", 0) <= used and not evicts:
+        return f"is full: {limit}"
     unsaved = [name for name in SAVES if info.get(name) == "err"]
     if unsaved and not _answers_ping(server):
         return f"takes no writes, because it cannot save its data to disk ({unsaved[0]} is err)"
@@ -467,10 +463,10 @@ class Reading:
     def server(self) -> dict[str, str]:
         """Return the version and the mode of the server from INFO, and what is wrong with it.
 
-        ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries; they are
-        missing if all is well. Asks INFO instead of CONFIG, because managed servers may disable
-        CONFIG. Returns only the ``refusal`` if INFO is refused. One round trip for each server, and
-        one more if it could not save its data.
+        ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries, or "".
+        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. Returns only the
+        ``refusal`` if INFO is refused. One round trip for each server, and one more if it could not
+        save its data.
         """
         nodes = dict.fromkeys(node_of(self.client, part.keys.schedule) for part in self.parts)
         try:
@@ -482,10 +478,9 @@ class Reading:
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         problems = filter(None, (_why_no_writes(info, server) for server, info in found))
-        risks = (MEMORY % _memory_in(info) for _, info in found if _may_evict(info))
-        about = {"problem": next(problems, ""), "eviction": next(risks, "")}
-        known = {name: text for name, text in about.items() if text}
-        return {"version": str(version), "mode": str(mode), **known}
+        risks = (limit for limit, evicts in (_memory_in(info) for _, info in found) if evicts)
+        troubles = {"problem": next(problems, ""), "eviction": next(risks, "")}
+        return {"version": str(version), "mode": str(mode), **troubles}
 
     # -- rows, pages and counts -----------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def test_rank_of_an_unscheduled_entry_is_none(store: Store) -> None:
 
 
 def test_the_eviction_policy_is_read_from_the_server(store: Store) -> None:
-    assert "eviction" not in store.server()
+    assert store.server()["eviction"] == ""
 
 
 @pytest.mark.parametrize("name", [" ", "a b", "a:b", "a/b", "naïve ☂", "{x}", "*", "\n", '"'])
