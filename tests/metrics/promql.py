@@ -1,9 +1,9 @@
 """Evaluates the expressions of our alert rules over two scrapes that are a minute apart.
 
-It knows what the rules use: ``absent``, ``abs``, ``increase``, ``last_over_time``,
-``max_over_time``, ``max``, ``min``, ``sum`` and ``group``, a comparison with a number or with
-another vector times a number, ``unless`` and ``and``. Any other expression is an error. Counters
-are assumed to go on as between the two scrapes.
+It knows what the rules use: ``absent``, ``abs``, ``increase``, ``last_over_time``, ``max``,
+``min``, ``sum`` and ``group``, a comparison with a number or with another vector times a number,
+``unless`` and ``and``. Any other expression is an error. Counters are assumed to go on as between
+the two scrapes, and to have begun within a day.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Reader:
         """Read the arguments of a function, and return its result."""
         if name == "increase":
             return self.growth()
-        if name in ("last_over_time", "max_over_time"):
-            before, after = self.both()
+        if name == "last_over_time":
+            before, after, _ = self.both()
             return {**before, **after}
         vector = self.vector()
         if name == "absent":
@@ -151,21 +151,23 @@ class Reader:
         return {labels: function(values) for labels, values in groups.items()}
 
     def growth(self) -> Vector:
-        """Read a metric with a range, and return its growth within a minute."""
-        before, after = self.both()
+        """Read a metric with a range, and return its growth within a minute, or since it began."""
+        before, after, span = self.both()
+        if span.endswith("d"):
+            return after
         return {labels: after[labels] - before[labels] for labels in after.keys() & before.keys()}
 
-    def both(self) -> tuple[Vector, Vector]:
-        """Read a metric with a range, and return its samples of both scrapes."""
+    def both(self) -> tuple[Vector, Vector, str]:
+        """Read a metric with a range; return its samples of both scrapes, and the range."""
         name = self.take()
         tokens = [*self.tokens]
         before = self.metric(name, self.scrapes.first)
         self.tokens = tokens
         after = self.metric(name, self.scrapes.second)
         self.take("[")
-        self.take()
+        span = self.take()
         self.take("]")
-        return before, after
+        return before, after, span
 
     def metric(self, name: str, scrape: dict[str, Vector]) -> Vector:
         """Read the labels after the name of a metric, and return its samples."""

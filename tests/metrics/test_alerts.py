@@ -377,7 +377,7 @@ def series_of(scrapes: Scrapes) -> list[dict[str, str]]:
         for labels, value in vector.items():
             start = scrapes.first.get(name, {}).get(labels, value)
             grows = name.endswith(("_total", "_bucket", "_sum", "_count"))
-            values = f"{start!r}+{max(value - start, 0.0)!r}x60" if grows else f"{value!r}x60"
+            values = f"0 {start!r}+{max(value - start, 0.0)!r}x60" if grows else f"{value!r}x60"
             series.append({"series": series_name(name, labels), "values": values})
     return series
 
