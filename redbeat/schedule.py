@@ -207,16 +207,23 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return islice(chain.from_iterable(pages), limit)
 
     def upcoming(
-        self, n: int = 10, after: datetime | None = None, until: datetime | None = None
+        self,
+        n: int = 10,
+        after: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        pattern: str | None = None,
+        each: int | None = None,
     ) -> list[tuple[datetime, str]]:
         """Return the next ``n`` runs of all enabled entries, as (due time in UTC, name).
 
-        The due times are later than ``after`` (default: now), and not later than ``until``. The
+        The due times are later than ``after`` (default: now), and not later than ``until``. Only
+        entries whose names match ``pattern`` count, and only ``each`` runs of each entry. The
         method reads pages of 500 entries, one round trip per page, until no later page can contain
         one of the next ``n`` runs.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
-        runs = agenda(self._agenda_pages(), since)
+        runs = agenda(self._agenda_pages(pattern), since, each)
         if until:
             last = in_utc("until", until)
             runs = takewhile(lambda run: run[0] <= last, runs)
@@ -285,20 +292,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         rules = {} if stored is None else {**stored.definition(), **stored.policy.non_defaults()}
         return build_entry(self, name, {**rules, **change})
 
-    def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
+    def load(self, periods: Periods, pattern: str | None = None, totals: bool = False) -> Load:
         """Return the number of runs in each period, for entries whose names match ``pattern``.
 
         The method reads pages of 500 entries in due order, one round trip per page. The method
         stops at the first page that is due after all periods; see
         :class:`~redbeat.management.forecast.Load`.
         """
-        pages = (
-            ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)
-            for entries, last_due in self._agenda_pages()
-        )
-        return forecasts.load(pages, periods, totals)
+        return forecasts.load(self._agenda_pages(pattern), periods, totals)
 
-    def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
+    def _agenda_pages(
+        self, pattern: str | None = None
+    ) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in Search(self, Filter()).pages():
             running = (item for item in records if item.state != statuses.QUARANTINED)
             entries = [item.entry for item in running if item.entry and item.entry.enabled]
@@ -307,6 +312,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             known = give_calendars(self._store, entries).keys()
             # Beats quarantine the entries whose calendars cannot be read.
             entries = [one for one in entries if known >= set(one.policy_field("exclude"))]
+            if pattern is not None:
+                entries = [one for one in entries if fnmatchcase(str(one.name), pattern)]
             yield entries, None if parked or not due else due[-1]
             if parked:
                 return

@@ -20,7 +20,6 @@ from redbeat.printing import plural
 from .command import Console, command, progress
 from .entry_options import as_option_errors
 from .options import (
-    INSTANT,
     Parsed,
     check_period,
     entry_argument,
@@ -28,6 +27,7 @@ from .options import (
     load,
     option,
     option_error,
+    period_options,
 )
 
 #: Number of seconds between two checks of the progress.
@@ -48,20 +48,7 @@ def rate_from(text: str) -> float:
 
 @command("backfill")
 @entry_argument
-@option(
-    "--from",
-    "since",
-    type=INSTANT,
-    example="2026-10-24T00:00",
-    help="Start of the time span to backfill (ISO 8601).",
-)
-@option(
-    "--to",
-    "until",
-    type=INSTANT,
-    example="2026-10-27T00:00",
-    help="End of the time span to backfill (ISO 8601).",
-)
+@period_options(required=False)
 @option(
     "--rate",
     type=Parsed("rate", rate_from),

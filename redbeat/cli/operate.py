@@ -13,25 +13,15 @@ from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
-from .options import argument, entry_names, not_found, option, options, problem_of
+from .options import entry_arguments, match_option, not_found, option, options, problem_of
 
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
 
 #: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
 names_or_pattern: Final = options(
-    argument(
-        "names",
-        nargs=-1,
-        metavar="[NAME]...",
-        help="Names of entries.",
-        shell_complete=entry_names,
-    ),
-    option(
-        "--match",
-        metavar="GLOB",
-        help="Select all entries whose name matches this pattern, after a confirmation.",
-    ),
+    entry_arguments,
+    match_option,
     option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
 )
 

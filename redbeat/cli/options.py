@@ -108,12 +108,6 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     return decorator
 
 
-#: Adds an option to a command that prints a table.
-wide: Final = option(
-    "--wide", is_flag=True, help="Print all columns in full on any terminal, and task ids of runs."
-)
-
-
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Add several options or arguments to a command; the help lists them in the given order."""
     return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
@@ -168,13 +162,6 @@ def with_example(message: str, example: str) -> str:
     if not example or "such as" in message or example.partition(" ")[2] in message:
         return message
     return f"{message.rstrip('.')}; for example: {example}"
-
-
-def check_period(console: Console, since: datetime, until: datetime) -> None:
-    """End the command with an error if ``--to`` is not later than ``--from``."""
-    if not since < until:
-        problem = f"must be later than --from ({console.time(since)})"
-        raise option_error(console.ctx, "until", problem)
 
 
 #: Matches what only a pattern needs.
@@ -281,5 +268,32 @@ def _tasks(app: Celery, start: str) -> Iterator[str]:
 entry_names: Final = _complete(complete_entries)
 task_names: Final = _complete(_tasks)
 
-#: Adds the argument NAME, the name of an entry, to a command.
+# -- arguments and options that several commands have ----------------------------------------------
+
 entry_argument: Final = argument("name", help="Name of an entry.", shell_complete=entry_names)
+entry_arguments: Final = argument(
+    "names", nargs=-1, metavar="[NAME]...", help="Names of entries.", shell_complete=entry_names
+)
+match_option: Final = option(
+    "--match", alias="--pattern", metavar="GLOB", help="Entries whose name matches this pattern."
+)
+wide_option: Final = option(
+    "--wide", is_flag=True, help="Print all columns in full on any terminal, and task ids of runs."
+)
+
+
+def period_options(required: bool) -> Callable[[Any], Any]:
+    """Add ``--from`` and ``--to`` to a command; see :func:`check_period`."""
+    about = {"type": INSTANT, "required": required}
+    since, until = "Start of the period (ISO 8601).", "End of the period (ISO 8601)."
+    return options(
+        option("--from", "since", example="2026-10-24T00:00", help=since, **about),
+        option("--to", "until", example="2026-10-27T00:00", help=until, **about),
+    )
+
+
+def check_period(console: Console, since: datetime, until: datetime) -> None:
+    """End the command with an error if ``--to`` is not later than ``--from``."""
+    if not since < until:
+        problem = f"must be later than --from ({console.time(since)})"
+        raise option_error(console.ctx, "until", problem)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
+from collections import Counter
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -13,7 +16,7 @@ from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, forecast
 from redbeat.presentation import text
-from redbeat.presentation.describe import iso
+from redbeat.presentation.describe import iso, timing_text
 from redbeat.printing import plural
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
@@ -26,11 +29,14 @@ from .options import (
     SECONDS,
     argument,
     check_period,
+    entry_arguments,
     entry_names,
     load,
+    match_option,
     not_found,
     option,
     option_error,
+    period_options,
 )
 
 #: The marks of runs in a table that compares the rules before and after a change.
@@ -43,15 +49,13 @@ MARKS: Final = {
 #: The name of the file format of the commands ``plan`` and ``apply``.
 PLAN: Final = "plan"
 
+#: The number of runs that ``upcoming`` shows of an entry, at least, if there are other entries.
+FEW: Final = 3
+
 
 @command("upcoming")
-@argument(
-    "name",
-    metavar="[NAME]",
-    required=False,
-    help="Name of an entry; without, all.",
-    shell_complete=entry_names,
-)
+@argument("name", metavar="[NAME]", required=False, help="An entry.", shell_complete=entry_names)
+@match_option
 @option(
     "-n",
     "--number",
@@ -65,26 +69,59 @@ PLAN: Final = "plan"
     example="2026-12-31T09:00",
     help="Print no run after this time (ISO 8601).",
 )
-def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
+def upcoming(
+    console: Console, name: str | None, match: str | None, number: int, until: datetime | None
+) -> None:
     """Show the next runs of all entries, or of the entry NAME.
 
-    A run is due at its scheduled time plus the offsets of spread and jitter.
+    Of an entry that would fill the page, the first runs are shown, and its schedule instead of the
+    others. A run is due at its scheduled time plus the offsets of spread and jitter.
     """
-    if name is None:
-        runs = console.schedule.upcoming(number, until=until)
+    if name is not None and match is not None:
+        raise option_error(console.ctx, "match", "give either NAME or --match, not both")
+    left_out: dict[tuple[datetime, str], str] = {}
+    if name is None and console.as_json:
+        runs = console.schedule.upcoming(number, until=until, pattern=match)
+    elif name is None:
+        runs, left_out = _shared(console, number, until, match)
     else:
         entry = load(console, name)
         if not entry.enabled:
             problem = "the runs take place only if you resume the entry first"
             console.warn(f"{name} is paused: {problem}")
         runs = [(at, name) for at in entry.upcoming(number) if until is None or at <= until]
+    titles = (f"DUE ({console.zone})", "WHEN", "NAME", "THEN")[: 4 if left_out else 3]
+
+    def row(run: tuple[datetime, str]) -> tuple[str, ...]:
+        at, name = run
+        return (console.time(at), text.due(at, console.now), name, left_out.get(run, ""))[
+            : len(titles)
+        ]
+
+    cut = {"NAME": 20, "THEN": 12}
     console.items(
-        runs,
-        lambda run: as_json.upcoming_json(*run),
-        (f"DUE ({console.zone})", "NAME"),
-        lambda run: (console.time(run[0]), run[1]),
-        "No upcoming runs",
+        runs, lambda run: as_json.upcoming_json(*run), titles, row, "No upcoming runs", cut=cut
     )
+
+
+def _shared(
+    console: Console, number: int, until: datetime | None, match: str | None
+) -> tuple[list[tuple[datetime, str]], dict[tuple[datetime, str], str]]:
+    """Return the next runs, few of each entry, so that none hides the others.
+
+    Also returns the schedule of each entry with further runs on the page, by its last run there.
+    """
+    find = partial(console.schedule.upcoming, number, until=until, pattern=match)
+    shares = range(FEW, max(FEW, number) + 1)
+    each = shares[bisect_left(shares[:-1], number, key=lambda share: len(find(each=share)))]
+    runs, left_out = find(each=each), {}
+    counts, last = Counter(name for _, name in runs), {name: at for at, name in runs}
+    for name in (name for name in counts if counts[name] == each):
+        entry = console.schedule.get(name)
+        later = entry.upcoming(1, last[name]) if entry else []
+        if entry and later and later[0] <= runs[-1][0]:
+            left_out[last[name], name] = timing_text(entry)
+    return runs, left_out
 
 
 @command("timeline")
@@ -95,20 +132,14 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     example="1d",
     help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
 )
-@option(
-    "--match",
-    alias="--pattern",
-    metavar="GLOB",
-    default="*",
-    help="Count only the runs of entries whose name matches this pattern.",
-)
+@match_option
 @option(
     "--limit",
     type=click.IntRange(1),
     default=20,
     help="Maximum number of rows. The busiest minute also counts entries without a row.",
 )
-def timeline(console: Console, span: float, match: str, limit: int) -> None:
+def timeline(console: Console, span: float, match: str | None, limit: int) -> None:
     """Count the upcoming runs, and find the busiest minute."""
     now = datetime.now(UTC)
     minutes = forecast.minutes_between(now, now + timedelta(seconds=span))
@@ -135,29 +166,8 @@ def _write_busiest(console: Console, found: forecast.Load) -> None:
 
 
 @command("simulate")
-@argument(
-    "names",
-    nargs=-1,
-    metavar="[NAME]...",
-    help="Names of entries; without, all.",
-    shell_complete=entry_names,
-)
-@option(
-    "--from",
-    "since",
-    type=INSTANT,
-    required=True,
-    example="2026-10-24T00:00",
-    help="Start of the period (ISO 8601), which may be in the past.",
-)
-@option(
-    "--to",
-    "until",
-    type=INSTANT,
-    required=True,
-    example="2026-10-27T00:00",
-    help="End of the period (ISO 8601).",
-)
+@entry_arguments
+@period_options(required=True)
 @option(
     "--file",
     metavar="FILE",

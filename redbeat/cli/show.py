@@ -28,7 +28,7 @@ from redbeat.transfer.entry_file import CALL
 from . import entry_options
 from .backfill import progress_text
 from .command import Console, command
-from .options import INSTANT, entry_argument, existing, load, option, wide
+from .options import INSTANT, entry_argument, existing, load, match_option, option, wide_option
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
@@ -45,12 +45,7 @@ SORTS: Final = ("due", *find.ORDERS)
 
 
 @command("list")
-@option(
-    "--match",
-    alias="--pattern",
-    metavar="GLOB",
-    help="List only entries whose name matches this pattern.",
-)
+@match_option
 @option("--task", metavar="GLOB", help="List only entries whose task name matches this pattern.")
 @option(
     "--state",
@@ -86,7 +81,7 @@ SORTS: Final = ("due", *find.ORDERS)
     example="name",
     help="Sort order. For any order except 'due', the command must read all names or entries.",
 )
-@wide
+@wide_option
 def list_(
     console: Console,
     match: str | None,
@@ -130,7 +125,7 @@ def _nothing(console: Console) -> str:
 
 @command("show")
 @entry_argument
-@wide
+@wide_option
 def show(console: Console, name: str) -> None:
     """Show all details of an entry, with times in its own time zone."""
     try:
@@ -165,7 +160,7 @@ def _show_unreadable(console: Console, name: str) -> None:
 
 @command("history")
 @entry_argument
-@wide
+@wide_option
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)

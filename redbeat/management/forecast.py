@@ -43,9 +43,12 @@ Next = tuple[datetime, int, str, Iterator[datetime]]
 Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 
-def agenda(pages: Pages, after: datetime) -> Iterator[tuple[datetime, str]]:
+def agenda(
+    pages: Pages, after: datetime, each: int | None = None
+) -> Iterator[tuple[datetime, str]]:
     """Yield the due time and the entry name of each run after ``after``, in order of time.
 
+    ``each`` is the maximum number of runs of each entry.
     A page is read only when the iteration reaches the due time of the previous page.
     """
     heap: list[Next] = []
@@ -59,7 +62,7 @@ def agenda(pages: Pages, after: datetime) -> Iterator[tuple[datetime, str]]:
     for entries, last_due in chain(pages, [([], None)]):
         for entry in entries:
             number += 1
-            push(number, str(entry.name), due_times(entry, after))
+            push(number, str(entry.name), islice(due_times(entry, after), each))
         while heap and (last_due is None or heap[0][0] < last_due - SLACK):
             at, number_of, name, later = heapq.heappop(heap)
             yield at, name

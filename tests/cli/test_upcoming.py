@@ -26,6 +26,42 @@ def test_the_next_runs_of_all_entries_are_merged(run: Run, make: Make) -> None:
     assert instants == sorted(instants)
 
 
+def test_an_entry_that_runs_each_second_hides_no_other(run: Run, make: Make) -> None:
+    """Its last row says how it goes on; JSON has each run."""
+    make("tick", 1)
+    make("ten", 600)
+    make("daily", 86_400)
+    titles, *rows = run("upcoming").lines
+    assert titles.split() == ["DUE", "(UTC)", "WHEN", "NAME", "THEN"]
+    column = titles.index("NAME")
+    shown = Counter(row[column:].split()[0] for row in rows)
+    assert sum(shown.values()) == 20
+    assert min(shown[name] for name in ("tick", "ten", "daily")) >= 3
+    assert [row for row in rows if "every 1 s" in row] == rows[shown["tick"] - 1 : shown["tick"]]
+    assert "every 1 d" not in rows[-1]
+    assert {line["name"] for line in run("upcoming", "--json").json} == {"tick"}
+
+
+def test_who_is_alone_has_the_whole_page(run: Run, make: Make) -> None:
+    make("tick", 1)
+    make("off", 1, enabled=False)
+    make("soon", clocked(datetime.now(timezone.utc) + timedelta(minutes=5)))
+    assert "THEN" not in run("upcoming", "--match", "t*").lines[0]
+    for words in (["--match", "t*"], ["tick"]):
+        lines = run("upcoming", "-n", "7", *words).lines
+        assert [line.split()[-1] for line in lines[1:]] == ["tick"] * 7
+        assert "THEN" not in lines[0]
+    names = [line.split()[-1] for line in run("upcoming", "-n", "7").lines[1:]]
+    assert names == ["tick"] * 5 + ["s", "soon"]
+    assert run("upcoming", "tick", "--match", "t*").code == 2
+
+
+def test_each_row_says_when_it_is(run: Run, make: Make) -> None:
+    make("once", clocked(datetime.now(timezone.utc) + timedelta(minutes=30, seconds=20)))
+    title, row = run("upcoming").lines
+    assert row[title.index("WHEN") :].startswith("in 30 min ")
+
+
 @pytest.mark.usefixtures("tokyo")
 def test_the_next_runs_of_one_entry(run: Run, make: Make, app: Celery) -> None:
     entry = make("ten", crontab(minute="*/10"))
