@@ -64,9 +64,9 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     if problem:
         yield finding("shards", problem)
     counts = count_entries(store, conf, beats.FORGET_AFTER)
-    for found in problems_of(counts, conf, store.server()):
-        if found.kind not in OF_ENTRIES:  # each entry tells its own
-            yield found
+    problems = problems_of(counts, conf, store.server())
+    # Each entry tells its own.
+    yield from (found for found in problems if found.kind not in OF_ENTRIES)
     minutes: Counter[int] = Counter()
     calendars = store.calendars()
     used = UsedNames(schedule.app), UsedQueues(schedule.app)
@@ -86,7 +86,8 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     names, queues = used
     warnings = [f"task names are not checked: {names.error}"] if names.error else names.warnings()
     yield from (finding("task", encodable(warning)) for warning in warnings)
-    yield from queues.problems()
+    if not {"redis", "broker"} & {found.kind for found in problems}:
+        yield from queues.problems()
     yield from _busy(minutes)
     yield from _outside(store, schedule)
 

@@ -37,7 +37,9 @@ CORRECT: Final = "correct or delete the entry; a corrected entry runs again with
 #: The kinds of problems. Those of Redis come first, because others may follow from them.
 KINDS: Final[dict[str, Kind]] = {
     "settings": Kind(ERROR, "correct the setting"),
-    "redis": Kind(ERROR, "let beats write to Redis again; they go on by themselves", stops=True),
+    "redis": Kind(
+        ERROR, "make it writable again, see its log; then beats go on by themselves", stops=True
+    ),
     "lock": Kind(ERROR, "rename or delete the key, or set redbeat_lock_key", stops=True),
     "leader": Kind(ERROR, "start a beat", stops=True),
     "beats": Kind(ERROR, "start a beat with the same key prefix and the same Redis"),

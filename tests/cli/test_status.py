@@ -268,12 +268,14 @@ def test_redis_takes_no_writes_after_a_failed_snapshot(
         client.bgsave()
         wait_until(lambda: client.info()["rdb_last_bgsave_status"] == "err")
 
-        app.conf.redbeat_redis_url = server.url
+        app.conf.redbeat_redis_url = app.conf.broker_url = server.url
         (found,) = run("status", "--json").json
+        named = [report["kind"] for report in run("doctor", "--json").json]
 
     told = [problem for problem in found["problems"] if "takes no writes" in problem]
     assert found["healthy"] == (stops == "no") == (not told)
     assert "rdb_last_bgsave_status is err" in "".join(told) or stops == "no"
+    assert named == ["redis"] * len(told), "not what follows from it"
 
 
 @pytest.mark.standalone
