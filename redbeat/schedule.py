@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+import time
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
@@ -19,11 +28,12 @@ from redbeat.entries.status import EntryState, EntryStatus, LastResult, Record
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
 from redbeat.management.apply import Applied, apply, build_entry
-from redbeat.management.find import Filter, Search
+from redbeat.management.find import Filter, Search, pages_of, records_in
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.metrics.problems import MAX_LATE
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.reading import Page
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
@@ -299,24 +309,38 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         stops at the first page that is due after all periods; see
         :class:`~redbeat.management.forecast.Load`.
         """
-        return forecasts.load(self._agenda_pages(pattern), periods, totals)
+        store = self._store
+
+        def name_of(key: str) -> str:
+            name = store.keys.name_of(key)
+            return name if fnmatchcase(name, pattern) else ""
+
+        def entries_in(rows: Sequence[Row]) -> list[Entry]:
+            return self._running(records_in(self, Page(time.time(), [*rows], None)))
+
+        app = self.app if self.entry_class is RedBeatSchedulerEntry else None
+        return forecasts.load(pages_of(store), periods, name_of, entries_in, app, totals)
 
     def _agenda_pages(
         self, pattern: str | None = None
     ) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in Search(self, Filter()).pages():
-            running = (item for item in records if item.state != statuses.QUARANTINED)
-            entries = [item.entry for item in running if item.entry and item.entry.enabled]
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)
-            known = give_calendars(self._store, entries).keys()
-            # Beats quarantine the entries whose calendars cannot be read.
-            entries = [one for one in entries if known >= set(one.policy_field("exclude"))]
+            entries = self._running(records)
             if pattern is not None:
                 entries = [one for one in entries if fnmatchcase(str(one.name), pattern)]
             yield entries, None if parked or not due else due[-1]
             if parked:
                 return
+
+    def _running(self, records: Iterable[Record]) -> list[Entry]:
+        """Return the entries that beats run, with their calendars, see :func:`give_calendars`."""
+        readable = (item.entry for item in records if item.state != statuses.QUARANTINED)
+        entries = [entry for entry in readable if entry and entry.enabled]
+        known = give_calendars(self._store, entries).keys()
+        # Beats quarantine the entries whose calendars cannot be read.
+        return [one for one in entries if known >= set(one.policy_field("exclude"))]
 
     def status(self, max_late: float = MAX_LATE) -> Status:
         """Return the status of the whole schedule, with its problems. Two round trips.

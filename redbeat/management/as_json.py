@@ -90,7 +90,7 @@ def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {
-        name: plain(first_runs(load.found[name], minutes.since, minutes.end, sum(counts)))
+        name: plain(first_runs(load.entry(name), minutes.since, minutes.end, sum(counts)))
         for name, counts in (load.entries.items() if listed else ())
     }
     return {

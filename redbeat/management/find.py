@@ -413,7 +413,7 @@ class Search:
             and filters.admits_texts(row)
         ]
         self._seen.update(new)
-        found = _records(self._schedule, page._replace(rows=rows))
+        found = records_in(self._schedule, page._replace(rows=rows))
         return list(filter(filters.takes, found))
 
 
@@ -456,7 +456,7 @@ def browse(
     if query.plain and (after is not None or not skip):
         page = store_of(schedule.app).page(_cursor(after), limit)
         next_cursor = " ".join(page.after) if page.after else None
-        return Found(_records(schedule, page), page.now, next_cursor)
+        return Found(records_in(schedule, page), page.now, next_cursor)
     if query == Query(state=query.state) and query.state in WALKED:
         return _walked(schedule, query, _cursor(after), limit)
     search = Search(schedule, query.filters)
@@ -484,7 +484,7 @@ def _walked(schedule: Schedule, query: Query, after: Cursor | None, limit: int) 
     begin = PARKED_START if query.state in PARKED_STATES else None
     found, scores = list[status.Record](), dict[str, str]()
     for page in islice(pages_of(store_of(schedule.app), after or begin), MAX_READ // BATCH):
-        found += filter(query.filters.takes, _records(schedule, page))
+        found += filter(query.filters.takes, records_in(schedule, page))
         scores |= {row.key: row.score for row in page.rows}
         if len(found) > limit:
             last = found[limit - 1].key
@@ -499,10 +499,10 @@ def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None
     An unreadable entry also has a record. Takes one round trip.
     """
     page = store_of(schedule.app).read([schedule._key(name)])
-    return page, next(iter(_records(schedule, page)), None)
+    return page, next(iter(records_in(schedule, page)), None)
 
 
-def _records(schedule: Schedule, page: Page) -> list[status.Record]:
+def records_in(schedule: Schedule, page: Page) -> list[status.Record]:
     """Return the records of a page; skip entries that were deleted during the search."""
     name_of = store_of(schedule.app).keys.name_of
     return [

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import heapq
+import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from itertools import chain, islice, pairwise, takewhile
 from operator import add, gt, itemgetter
-from typing import Final
+from typing import Any, Final
 
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
-from redbeat.calendar.zones import fixed_offset
+from redbeat.calendar.zones import fixed_offset, from_timestamp
+from redbeat.decoder import decode
 from redbeat.entries.decide import Expected, Plan
+from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.describe import schedule_text
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
+from redbeat.storage.reading import Page
+from redbeat.storage.rows import Row
 
 logger = get_logger(__name__)
 
@@ -177,7 +183,7 @@ class Load:
         entries: entry name -> its number of runs in each period, or a list with one number for all
             periods together; entries without runs are omitted, the others are ordered by their
             first period with a run.
-        found: entry name -> the entry, for the names in ``entries``.
+        entry: returns the entry with a name in ``entries``.
         complete: whether all entries were counted; if there are more than :data:`MAX_LOADED`
             entries, some entries are missing.
     """
@@ -186,7 +192,7 @@ class Load:
     length: timedelta
     counts: Sequence[int]
     entries: Mapping[str, Sequence[int]]
-    found: Mapping[str, RedBeatSchedulerEntry]
+    entry: Callable[[str], RedBeatSchedulerEntry]
     complete: bool
 
 
@@ -215,7 +221,9 @@ class Periods:
         """Return the number of periods."""
         return -((self.start - self.end) // self.length)
 
-    def counts(self, entry: RedBeatSchedulerEntry, known: dict[Rule, list[int]]) -> Sequence[int]:
+    def counts(
+        self, entry: RedBeatSchedulerEntry, known: dict[Rule, Sequence[int]]
+    ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
         ``known`` has the counts of crontabs, for entries that only have this rule. The runs of
@@ -232,6 +240,35 @@ class Periods:
         if key not in known:
             known[key] = self.count(self._nominal_instants(entry.occurrence_plan()))
         return known[key]
+
+    def quick(self, row: Row, name: str, app: Any, known: dict[Rule, Sequence[int]]) -> Any:
+        """Return the counts of a row with a usual interval or crontab, None for any other row.
+
+        Makes no entry object, which is most of the work for a large schedule. ``known`` is filled.
+        """
+        fields = _usual_fields(row, name)
+        zone, due = fields.get("timezone"), row.due or 0.0
+        when: Any = fields.get("schedule")
+        kind = when.get("__type__") if isinstance(when, dict) else None
+        if kind == "crontab":
+            rule = repr(when), repr(zone)
+            if rule not in known:
+                schedule = decode(json.dumps(when), "schedule")
+                entry = RedBeatSchedulerEntry(name, "task", schedule, app=app, timezone=zone)
+                known[rule] = self.counts(entry, {})
+            return known[rule]
+        every = when.get("every") if kind == "interval" and not when.get("relative") else None
+        if not isinstance(every, float) or every < MIN_EVERY.total_seconds() or due <= 0:
+            return None
+        if due <= self.since.timestamp():
+            # The score of a late entry may be the time of a save, apart from its runs.
+            due = State.read(row.state, row.meta).at or 0.0
+        if not due:
+            return None
+        begin, step = (from_timestamp(due) - self.start) // TICK, timedelta(seconds=every) // TICK
+        passed = (self.since - self.start) // TICK - begin
+        begin += (passed // step + 1) * step if passed >= 0 else 0
+        return self._count_grid(range(begin, (self.end - self.start) // TICK, step))
 
     def _nominal_instants(self, plan: Plan) -> Iterator[datetime]:
         at = plan.next_run(self.since)
@@ -265,17 +302,41 @@ class Periods:
         return counts
 
     def _count_grid(self, runs: range) -> list[int]:
-        length = self.length // TICK
+        length, end = self.length // TICK, (self.end - self.start) // TICK
+        if runs.start < 0:
+            runs = runs[-(runs.start // runs.step) :]
         if runs.step >= length:
             counts = [0] * self.number
             for at in runs:
-                if at >= 0:
-                    counts[at // length] += 1
+                counts[at // length] += 1
             return counts
-        end = (self.end - self.start) // TICK
+        if length % runs.step == 0 and runs and runs[-1] + runs.step >= end:
+            # All periods but the first and the last have equally many.
+            first = runs.start // length
+            counts = [0] * first + [length // runs.step] * (self.number - first)
+            counts[first] = len(range(runs.start, (first + 1) * length, runs.step))
+            counts[-1] += len(runs) - sum(counts)
+            return counts
         edges = (min(index * length, end) for index in range(self.number + 1))
         before = [min(max(-((runs.start - at) // runs.step), 0), len(runs)) for at in edges]
         return [later - earlier for earlier, later in pairwise(before)]
+
+
+#: Fields of a policy that have a say in when an entry is due, besides its time zone.
+MOVING: Final = frozenset({"start_time", "end_time", "max_runs", "jitter", "spread", "exclude"})
+
+
+def _usual_fields(row: Row, name: str) -> dict[str, Any]:
+    """Return the stored fields of an entry if its schedule alone says when it is due, else {}."""
+    state = row.state or ""
+    if row.inbox or row.problem or '"hold"' in state or '"failing"' in state:
+        return {}
+    try:
+        fields = {**json.loads(row.definition or ""), **json.loads(row.policy or "{}")}
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    is_usual = fields.get("name") == name and fields.get("enabled", True) is True
+    return fields if is_usual and MOVING.isdisjoint(fields) else {}
 
 
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
@@ -291,28 +352,78 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
     return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
-def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
-    """Return the number of runs in each period.
+@dataclass(slots=True)
+class _Loading:
+    """Counts the runs of a schedule, page by page.
 
-    The computing time hardly grows with the number of
-    runs: the runs of an interval are not listed, and the runs of a crontab are computed only once
-    for all entries with this crontab. If ``totals`` is true, each entry has a single count of its
-    runs in all periods, so the memory does not grow with the number of periods.
+    ``name_of`` returns the name of the entry with a key, "" for an entry that does not count.
+    ``entries_in`` returns the entries of rows that beats run. ``app`` is None if entries are not of
+    the usual class. With ``totals``, each entry has a single count of its runs.
     """
-    found: list[tuple[int, str, Sequence[int], RedBeatSchedulerEntry]] = []
-    known: dict[Rule, list[int]] = {}
-    sums = [0] * periods.number
-    entries, end = _due_before(periods.end, pages, MAX_LOADED)
-    for entry in entries:
-        each = periods.counts(entry, known)
+
+    periods: Periods
+    name_of: Callable[[str], str]
+    entries_in: Callable[[Sequence[Row]], list[RedBeatSchedulerEntry]]
+    app: Any = None
+    totals: bool = False
+    sums: list[int] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+    found: list[tuple[int, str, Sequence[int]]] = field(default_factory=list)
+    known: dict[Rule, Sequence[int]] = field(default_factory=dict)
+
+    def read(self, page: Page) -> None:
+        """Count the runs of the entries on a page that were not on an earlier one."""
+        others = []
+        for row in page.rows:
+            name, due = self.name_of(row.key), row.due
+            if name and name not in self.rows and due is not None and due >= 0:
+                self.rows[name] = row
+                if not self._has_counted(name, row):
+                    others.append(row)
+        for entry in self.entries_in(others) if others else ():
+            self._add(str(entry.name), self.periods.counts(entry, self.known))
+
+    def _has_counted(self, name: str, row: Row) -> bool:
+        each = None
+        if self.app is not None:
+            with suppress(InvalidEntryError, DecodeError):
+                each = self.periods.quick(row, name, self.app, self.known)
+        if each is not None:
+            self._add(name, each)
+        return each is not None
+
+    def _add(self, name: str, each: Sequence[int]) -> None:
         if any(each):
-            sums = list(map(add, sums, each))
+            self.sums = list(map(add, self.sums or [0] * len(each), each))
             first = next(index for index, count in enumerate(each) if count)
-            found.append((first, str(entry.name), [sum(each)] if totals else each, entry))
-    found.sort(key=itemgetter(0, 1))
-    counts = {name: each for _, name, each, _ in found}
-    by_name = {name: entry for _, name, _, entry in found}
-    return Load(periods.start, periods.length, sums, counts, by_name, end == periods.end)
+            self.found.append((first, name, [sum(each)] if self.totals else each))
+
+    def entry(self, name: str) -> RedBeatSchedulerEntry:
+        """Return the entry with a name that was counted."""
+        return self.entries_in([self.rows[name]])[0]
+
+
+def load(pages: Iterable[Page], periods: Periods, *arguments: Any) -> Load:
+    """Return the number of runs in each period; ``arguments`` are those of :class:`_Loading`.
+
+    The computing time hardly grows with the number of runs: the runs of an interval are not listed,
+    and the runs of a crontab are computed only once for all entries with this crontab. With totals,
+    the memory does not grow with the number of periods.
+    """
+    loading, complete, number = _Loading(periods, *arguments), True, 0
+    for page in pages:
+        loading.read(page)
+        number += len(page.rows)
+        last = page.rows[-1].due if page.rows else None
+        if last is None or last < 0 or from_timestamp(last) - SLACK >= periods.end:
+            break
+        if number >= MAX_LOADED and page.after is not None:
+            complete = False
+            break
+    loading.found.sort(key=itemgetter(0, 1))
+    counts = {name: each for _, name, each in loading.found}
+    sums = loading.sums or [0] * periods.number
+    return Load(periods.start, periods.length, sums, counts, loading.entry, complete)
 
 
 def first_runs(

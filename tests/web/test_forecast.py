@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from datetime import datetime, timedelta, timezone
 from itertools import chain, takewhile
 
 import pytest
-from celery.schedules import crontab
+import redis
+from celery import Celery
+from celery.schedules import crontab, solar
 
+from redbeat import RedBeatSchedulerEntry, rrule
 from redbeat.management.forecast import Periods, minutes_between
 from redbeat.schedule import Schedule
 from tests.conftest import Make
+from tests.stored import put_failing, put_hold, put_nominal
 
 NOON = datetime(2036, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -220,3 +226,58 @@ def test_a_week_of_many_entries_is_counted_to_its_end(schedule: Schedule, make: 
     assert load.complete
     assert len(load.entries) == 5001
     assert min(load.counts) > 0.9 * max(load.counts)
+
+
+class Own(RedBeatSchedulerEntry):
+    """A class of a project, whose entries are made before their runs are counted."""
+
+
+@pytest.mark.parametrize("minutes", [1, 15, 120])
+def test_rows_are_counted_as_their_entries_are(
+    app: Celery, make: Make, redis_client: redis.Redis, minutes: int
+) -> None:
+    schedule, now = Schedule(app), datetime.now(timezone.utc)
+    for every in (0.5, 7, 60, 90, 600, 3600, 86_400, 100_000):
+        make(f"every-{every}", every)
+        make(f"late-{every}", every, last_run_at=now - timedelta(seconds=3.3 * every))
+        make(f"limited-{every}", every, max_runs=5)
+        make(f"ran-{every}", every, last_run_at=now - timedelta(seconds=200))
+        put_nominal(redis_client, f"redbeat:ran-{every}", now.timestamp() - 200.25)
+    for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+        make(f"night-{zone}", crontab(minute="30", hour="2"), timezone=zone)
+        make(f"often-{zone}", crontab(minute="*/20"), timezone=zone, misfire_grace_time=60)
+    make("off", 60).pause()
+    make("spread", 3600, spread=600)
+    make("start", 60, start_time=now + timedelta(hours=2))
+    make("solar", solar("sunset", 48.86, 2.35, app=app))
+    make("relative", rrule("HOURLY"))
+    make("held", 60)
+    put_hold(redis_client, "redbeat:held", time.time() + 60)
+    make("retried", 60)
+    put_failing(redis_client, "redbeat:retried", 2, time.time() - 90, "OSError")
+    texts = {
+        "text": "{",
+        "other": json.dumps({"name": "x", "task": "t", "schedule": interval_text(60)}),
+        "odd": json.dumps({"name": "odd", "task": "t", "schedule": {"__type__": "crontab"}}),
+        "wrong": json.dumps({"name": "wrong", "task": "t", "schedule": interval_text("60")}),
+        "off-too": json.dumps(
+            {"name": "off-too", "task": "t", "enabled": False, "schedule": interval_text(60.0)}
+        ),
+    }
+    for name, text in texts.items():
+        redis_client.hset(f"redbeat:{name}", "definition", text)
+        redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": time.time() + 30})
+    since = datetime.now(timezone.utc)
+    start = since.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    length = timedelta(minutes=minutes)
+    periods = Periods(since, start, length, start + 24 * length - timedelta(seconds=10))
+    found, expected = schedule.load(periods), Schedule(app, Own).load(periods)
+    assert {**found.entries} == {**expected.entries}
+    assert list(found.counts) == list(expected.counts)
+    assert found.entry("every-60").name == "every-60"
+    assert "off-too" not in found.entries
+
+
+def interval_text(every: object) -> dict[str, object]:
+    """Return the stored form of an interval."""
+    return {"__type__": "interval", "every": every, "relative": False}
