@@ -284,7 +284,7 @@ async def operate_asynchronously(schedule: Schedule) -> str:
     assert_type(await schedule.asave(entry), RedBeatSchedulerEntry)
     await schedule.apause("report", "the disk is full")
     await schedule.aresume("report")
-    assert_type(await schedule.alist(states=["paused"]), list[Record])
+    assert_type(await schedule.alist(states=["paused"], last_result="failed"), list[Record])
     assert_type(await schedule.ahistory("report"), list[Occurrence])
     assert_type(await schedule.aupcoming(3), list[tuple[datetime, str]])
     assert_type((await schedule.astatus()).due_now, int)
