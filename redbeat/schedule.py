@@ -313,7 +313,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         def name_of(key: str) -> str:
             name = store.keys.name_of(key)
-            return name if fnmatchcase(name, pattern) else ""
+            return name if pattern is None or fnmatchcase(name, pattern) else ""
 
         def entries_in(rows: Sequence[Row]) -> list[Entry]:
             return self._running(records_in(self, Page(time.time(), [*rows], None)))
