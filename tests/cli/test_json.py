@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from redbeat.cli import command
+from redbeat.entries.history import run_line
 from redbeat.entries.status import STATES
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
+from tests.cli.test_exit_codes import WORDS
 from tests.conftest import Make
 from tests.stored import put_history
 
@@ -158,3 +161,17 @@ def test_the_page_lists_all_exit_codes(run: Run) -> None:
     table = PAGE.split(".. list-table:: Exit codes")[1].split("JSON lines")[0]
     assert {int(code) for code in re.findall(r"\* - (\d+)\n", table)} == {*codes}
     assert run("list", "--json").code == 0
+
+
+@pytest.mark.parametrize("name", sorted(WORDS))
+def test_json_is_offered_where_it_is_printed(
+    run: Run, make: Make, redis_client: redis.Redis, tmp_path: Path, name: str
+) -> None:
+    """The servers print their URL, see their tests."""
+    make("one", 3600)
+    put_history(redis_client, "redbeat:one", [run_line(9000, 9001)])
+    assert run("calendar", "days", "--day", "2026-12-25").code == 0
+    file = tmp_path / "entries.json"
+    file.write_text('{"managed_by": "x", "entries": {}}', encoding="ascii")
+    words = [str(file) if word == "FILE" else word for word in WORDS[name]]
+    assert run(name, *words, "--json").json

@@ -49,8 +49,8 @@ def commands(block: Block) -> list[tuple[str, str]]:
 
 
 def words(text: str) -> Counter[str]:
-    """Return the words of an output, without dates, ids and typed answers."""
-    text = re.sub(r"\([0-9a-f]+-\S+\)|\d{4}-\S+|\[y/N\]:.*", "", text)
+    """Return the words of an output, without times, ids and typed answers."""
+    text = re.sub(r"\([0-9a-f]+-\S+\)|\d{4}-\S+|, in( \d+ \w+)+|\[y/N\]:.*", "", text)
     return Counter(re.findall(r"[A-Za-z][\w'-]*", text))
 
 

@@ -53,6 +53,12 @@ def test_the_page_is_served_and_ends(project: Project, make: Make) -> None:
     assert "Traceback" not in process.output()
 
 
+def test_a_script_gets_the_url(project: Project) -> None:
+    process = project.start("redbeat", "web", "--port", "0", "--json")
+    process.wait_for('{"url": "http://127.0.0.1:')
+    assert process.stop() == 0
+
+
 @pytest.mark.long
 def test_credentials_come_from_the_environment(project: Project) -> None:
     secret = {"REDBEAT_WEB_BASIC_AUTH": "ann:hunter2 bob:hunter3", "REDBEAT_WEB_TOKEN": TOKEN}
