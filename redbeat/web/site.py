@@ -17,6 +17,7 @@ from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped
 from redis.exceptions import NoPermissionError, RedisError
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
 from waitress.server import create_server  # type: ignore[import-untyped]
+from waitress.task import ThreadedTaskDispatcher  # type: ignore[import-untyped]
 from werkzeug.datastructures import ImmutableMultiDict
 from werkzeug.exceptions import HTTPException, InternalServerError
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -218,6 +219,23 @@ class Channel(HTTPChannel):
             self.last_activity = active_at
 
 
+class Threads(ThreadedTaskDispatcher):
+    """The threads that answer requests, with one of its own for the check that the process lives.
+
+    While Redis is slow, pages take all other threads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._aside = ThreadedTaskDispatcher()
+        self._aside.set_thread_count(1)
+
+    def add_task(self, task: HTTPChannel) -> None:
+        """Answer the first request of a connection."""
+        is_check = task.requests[0].path.endswith("/healthz")
+        (self._aside.add_task if is_check else super().add_task)(task)
+
+
 class Served:
     """The dashboard and its server socket; raises OSError if the address is not available.
 
@@ -230,14 +248,18 @@ class Served:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Waitress leaks its socket if the port is in use, so this method creates the socket.
         listener = socket.create_server((host, port), family=family)
+        limits = {**LIMITS, **limits}
+        threads = Threads()
+        threads.set_thread_count(limits["threads"])
         self.server = create_server(
             app,
+            _dispatcher=threads,
             sockets=[listener],
             ident=None,
             clear_untrusted_proxy_headers=not access.behind_proxy,
             # select() fails for file numbers above 1,023, but poll() does not.
             asyncore_use_poll=True,
-            **{**LIMITS, **limits},
+            **limits,
         )
         self.server.channel_class = Channel
         url_host = f"[{host}]" if family == socket.AF_INET6 else host

@@ -7,7 +7,7 @@ import re
 
 import redis
 from celery.schedules import crontab
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
@@ -427,3 +427,39 @@ def test_every_wrong_field_is_marked_at_once(
     form.get_by_role("button", name="Create entry").click()
     expect(page.get_by_text("The entry was created.")).to_be_visible()
     assert schedule["orders"].options == {"queue": "imports"}
+
+
+def test_a_key_leads_to_the_search(page: Page, make: Make) -> None:
+    make("orders")
+    page.goto("/?q=ord")
+    search = page.get_by_role("searchbox").first
+    expect(search).not_to_be_focused()
+    page.keyboard.press("/")
+    expect(search).to_be_focused()
+    page.keyboard.type("a/b")  # replaces the old search, and a slash in it is text
+    expect(search).to_have_value("a/b")
+
+
+def test_the_age_of_the_page_is_shown_while_redis_is_slow(new_page: NewPage, make: Make) -> None:
+    make("orders")
+    page = new_page(expected="503")
+    page.clock.install()
+    page.goto("/")
+    expect(page.locator("#entries")).to_contain_text("orders")
+    held: list[Route] = []
+    page.route("**/*", lambda route: held.append(route))  # noqa: PLW0108
+    stale = page.locator("#stale")
+
+    def shown() -> bool:
+        page.clock.run_for(1000)
+        return stale.is_visible()
+
+    wait_until(shown, 60, "the age of the page")
+    expect(stale).to_have_text(
+        re.compile(r"^The dashboard does not answer\. This page is \d+ s old\.$")
+    )
+    first = stale.inner_text()
+    page.clock.run_for(5000)
+    expect(stale).not_to_have_text(first)
+    page.unroute("**/*")  # lets what was held go on
+    expect(stale).to_be_hidden()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import select
 import socket
 import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
@@ -15,6 +19,7 @@ from celery import Celery
 from tests.acceptance.processes import Process, Project
 from tests.cli.commands import run_command
 from tests.conftest import Make
+from tests.servers import RedisServer
 
 TOKEN = "0123456789abcdef"
 
@@ -57,6 +62,27 @@ def test_a_script_gets_the_url(project: Project) -> None:
     process = project.start("redbeat", "web", "--port", "0", "--json")
     process.wait_for('{"url": "http://127.0.0.1:')
     assert process.stop() == 0
+
+
+def test_the_check_that_the_process_lives_is_answered_while_pages_wait(
+    tmp_path: Path,
+) -> None:
+    with RedisServer() as server, ExitStack() as stack:
+        project = Project(tmp_path, server.url)
+        stack.callback(project.end)
+        url = address(project.start("redbeat", "web", "--port", "0"))
+        assert fetch(url)[0] == 200
+        server.pause()
+        stack.callback(server.resume)
+        parts = urlsplit(url)
+        waiting = []
+        for _ in range(20):
+            client = socket.create_connection((parts.hostname or "", parts.port or 0))
+            waiting.append(stack.enter_context(client))
+            client.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        assert fetch(f"{url}healthz") == (200, "the dashboard is running\n")
+        answered, _, _ = select.select(waiting, [], [], 0)
+        assert answered == []
 
 
 @pytest.mark.long

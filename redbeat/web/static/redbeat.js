@@ -138,6 +138,15 @@
     return [response, new DOMParser().parseFromString(text, "text/html")];
   };
 
+  // How old the page is, while the dashboard does not answer, for example because Redis is slow.
+  let loaded = Date.now(), asked = 0;
+  const showAge = () => {
+    const isSlow = asked && Date.now() - asked > LATE * 500;
+    if (!interval || (stale.hidden && !isSlow)) return;
+    const cause = stale.hidden ? "The dashboard does not answer" : stale.textContent.split(". ")[0];
+    showStale(`${cause}. This page is ${duration(Math.round((Date.now() - loaded) / 1000))} old.`);
+  };
+
   const showProblem = (page, what) => {
     const title = page.querySelector("h1");
     showStale(`${title ? title.textContent : "Server error"}. ${what} is out of date.`);
@@ -151,7 +160,9 @@
   const refresh = async () => {
     if (document.hidden) return;
     const url = location.href;
+    asked = Date.now();
     const [response, page] = await load("This page", url);
+    asked = 0;
     if (!response || url !== location.href) return; // the filter was changed in between
     if (response.status === 404) { // the entry is deleted or finished: stop refreshing
       interval = 0;
@@ -163,6 +174,7 @@
       return;
     }
     showStale("");
+    loaded = Date.now();
     updateOffset(page.body);
     interval = parseFloat(page.body.dataset.poll) || interval;
     replace(page, "[data-live]");
@@ -281,7 +293,14 @@
 
   updateOffset(document.body);
   localize();
-  setInterval(countDown, 1000);
+  setInterval(() => { countDown(); showAge(); }, 1000);
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, textarea, select") || !filter) return;
+    event.preventDefault();
+    filter.elements.q.focus();
+    filter.elements.q.select();
+  });
   if (interval && document.body.dataset.zone !== zone) refresh();
   keepRefreshing();
 })();
