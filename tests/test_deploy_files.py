@@ -247,7 +247,7 @@ def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
 def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
     assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state", "kind", "le", "severity"}
-    kinds = re.findall(r'kind(?:=|!~)"([\w|]+)"', asked)
+    kinds = re.findall(r'kind(?:=~?|!~)"([\w|]+)"', asked)
     assert {kind for found in kinds for kind in found.split("|")} <= {*KINDS}
     states = set(re.findall(r'state="(\w+)"', asked))
     assert states <= {*STATES}
@@ -306,7 +306,14 @@ TROUBLE: dict[str, tuple[dict[str, float | None], set[str]]] = {
         {'redbeat_lateness_seconds_bucket{le="10.0"}': Grows(8)},
         {"RedBeatDispatchesLate"},
     ),
-    "no leader": ({"redbeat_leader": 0}, {"RedBeatNoLeader"}),
+    "no leader": (
+        {"redbeat_leader": 0, 'redbeat_problem{kind="beats",severity="error"}': 1},
+        {"RedBeatNoLeader"},
+    ),
+    "a shard has no leader": (
+        {'redbeat_problem{kind="beats",severity="error"}': 1},
+        {"RedBeatNoLeader"},
+    ),
     "gone": (dict.fromkeys(ALL_IS_WELL), {"RedBeatNotScraped", "RedBeatGone"}),
     "alone": ({"redbeat_beats": 1}, {"RedBeatFewBeats"}),
     "no redis": (

@@ -180,7 +180,7 @@ def _of_beats(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
         remedy = f"start a beat; this schedule has {where}"
         problem = "no beat leads" if conf.lock_key else "no beat is active"
         yield finding("beats", problem, remedy=remedy)
-    elif conf.lock_key and not all(holders):
+    elif conf.lock_key and not all(counts.holders):
         prefixes = layout_of(conf).prefixes
         free = [prefix for prefix, holder in zip(prefixes, holders, strict=True) if not holder]
         shards = f"{len(free)} of {len(holders)} shards"

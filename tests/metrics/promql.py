@@ -21,7 +21,7 @@ Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 
 TOKEN: Final = re.compile(
-    r'\s*(\d+(?:\.\d+)?[smd]?|"[^"]*"|[a-z_]\w*|!~|[{}()\[\],=<>*])', re.ASCII
+    r'\s*(\d+(?:\.\d+)?[smd]?|"[^"]*"|[a-z_]\w*|!~|=~|[{}()\[\],=<>*])', re.ASCII
 )
 AGGREGATES: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "max": max,
@@ -176,7 +176,7 @@ class Reader:
             return found
         self.take("{")
         while True:
-            label, is_equal = self.take(), self.take("=", "!~") == "="
+            label, is_equal = self.take(), self.take("=", "=~", "!~") != "!~"
             pattern = re.compile(self.take().strip('"'))
             found = {
                 labels: value

@@ -183,6 +183,7 @@ def test_a_tick_that_always_fails_is_a_problem(
     scheduler = world.scheduler(clock=clock)
     scheduler.lock = lock = BrokenLock()
     scheduler.tick()
+    assert status_of(world.app).problems == [], "a lock of the program is none of ours"
     lock.broken = True
     for _ in range(40):
         clock.advance(scheduler.tick())
