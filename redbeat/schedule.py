@@ -321,9 +321,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         app = self.app if self.entry_class is RedBeatSchedulerEntry else None
         return forecasts.load(pages_of(store), periods, name_of, entries_in, app, totals)
 
-    def _agenda_pages(
-        self, pattern: str | None = None
-    ) -> Iterator[tuple[list[Entry], datetime | None]]:
+    def _agenda_pages(self, pattern: str | None = None) -> forecasts.Pages:
         for records in Search(self, Filter()).pages():
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)

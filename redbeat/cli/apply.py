@@ -35,7 +35,7 @@ from .options import argument, option
 DETAILED: Final = "--detailed-exitcode"
 
 FILE: Final = argument(
-    "file", type=click.Path(allow_dash=True), help="Entries and their owner, in TOML or JSON."
+    "file", type=click.Path(allow_dash=True), help="TOML or JSON, or - for JSON."
 )
 ADOPT: Final = option(
     "--adopt",

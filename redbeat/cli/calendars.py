@@ -12,17 +12,19 @@ from redbeat.printing import plural
 from redbeat.schedules.calendars import Calendar
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
-from .options import argument, option, option_error
+from .options import argument, option, option_error, wide_option
 
 TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 
 
 @command("calendars")
+@wide_option
 def calendars(console: Console) -> None:
     """List the calendars. A calendar contains days on which entries do not run."""
-    found = console.schedule.calendars
+    found = [one for _, one in sorted(console.schedule.calendars.items())]
     nothing = "There are no calendars; add a calendar with: calendar NAME --day 2026-12-25"
-    console.items([found[name] for name in sorted(found)], calendar_json, TITLES, _row, nothing)
+    cut = {"NAME": 20, "DAYS": 10, "RULES": 10}
+    console.items(found, calendar_json, TITLES, _row, nothing, cut=cut)
 
 
 def _row(one: Calendar) -> tuple[str, ...]:

@@ -64,15 +64,10 @@ class ExampleOption(CeleryOption):
     opts: list[str]
 
     def __init__(
-        self,
-        *args: Any,
-        example: str = "",
-        clearable: bool = False,
-        alias: str = "",
-        **kwargs: Any,
+        self, *args: Any, example: str = "", clearable: bool = False, **kwargs: Any
     ) -> None:
+        self.alias = kwargs.pop("alias", "")
         super().__init__(*args, **kwargs)
-        self.alias = alias
         valid = example or kwargs.get("default")
         self.example = f"{max(self.opts, key=len)} {valid}" if valid else ""
         self.clearable = clearable

@@ -280,7 +280,7 @@ def _print(console: Console, found: forecast.Simulation) -> None:
     compared = any(entry.after is not None for entry in found.entries.values())
     titles = [f"SCHEDULED ({console.zone})", "LOCAL", "NAME"] + (["CHANGE"] if compared else [])
     rows = [
-        (change.at, [console.time(change.at), _clock_text(change, zone), "", ""])
+        (change.at, [console.time(change.at), _clock_text(change), f"({zone})", ""])
         for zone, change in _clock_changes(found)
     ]
     for name, entry in found.entries.items():
@@ -317,10 +317,9 @@ def _offset(offset: timedelta) -> str:
     return str(timezone(offset)).removeprefix("UTC") or "+00:00"
 
 
-def _clock_text(change: forecast.ClockChange, zone: str) -> str:
+def _clock_text(change: forecast.ClockChange) -> str:
     later = change.offset_after > change.offset_before
-    offsets = f"{_offset(change.offset_before)} to {_offset(change.offset_after)}"
-    return f"-- clocks go {'forward' if later else 'back'}, {offsets} ({zone})"
+    return f"-- clocks go {'forward' if later else 'back'} to {_offset(change.offset_after)}"
 
 
 def _json(found: forecast.Simulation) -> dict[str, Any]:

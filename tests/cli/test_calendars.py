@@ -14,6 +14,7 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.management.forecast import minutes_between
 
+from .commands import in_terminal
 from .conftest import Run
 
 ICAL = """BEGIN:VCALENDAR
@@ -193,9 +194,22 @@ def test_a_calendar_that_is_missing_or_damaged_stops_only_its_entries(
     schedule, now = Schedule(app), datetime.now(timezone.utc)
     assert {name for _, name in schedule.upcoming(5)} == {"other"}
     assert set(schedule.forecast(now + timedelta(hours=1)).runs) == {"other"}
-    assert set(schedule.load(minutes_between(now, now + timedelta(hours=1))).found) == {"other"}
+    assert set(schedule.load(minutes_between(now, now + timedelta(hours=1))).entries) == {"other"}
     shown = run("show", "pay")
     assert shown.code == 0
     assert "calendar 'de'" in shown.out
     (found,) = run("show", "pay", "--json").json
     assert (found["upcoming"], "calendar 'de'" in found["problem"]) == ([], True)
+
+
+def test_a_calendar_is_one_line_of_a_terminal(run: Run, redis_url: str) -> None:
+    days = [word for day in range(1, 9) for word in ("--day", f"2026-12-0{day}")]
+    assert run("calendar", "de", *days, "--rule", "FREQ=WEEKLY;BYDAY=SA,SU").code == 0
+    whole = run("calendars").lines
+    for words in ((), ("--wide",)):
+        environ = {"COLUMNS": "80", "TERM": "dumb"}
+        text, code = in_terminal(redis_url, "calendars", *words, environ=environ)
+        assert code == 0
+        lines = text.splitlines()
+        assert (lines == whole) is bool(words)
+        assert (max(map(len, lines)) <= 80) is not bool(words)
