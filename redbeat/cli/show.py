@@ -15,13 +15,14 @@ from celery.bin.base import CeleryOption
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
-from redbeat.entries.status import LAST_RESULTS, STATES, EntryState, EntryStatus, is_late
+from redbeat.entries.status import LAST_RESULTS, STATES, EntryState
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, text
 from redbeat.printing import plural
 from redbeat.schedule import Record
+from redbeat.storage.beats import SILENCE
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
@@ -108,6 +109,8 @@ def list_(
     count = console.items(records, as_json.record_json, titles, row, "", optional, CUT)
     if not count and not console.as_json:
         console.note(_nothing(console))
+    if count:
+        _warn_if_stopped(console)
     if count == limit:
         console.note(f"Stopped at --limit {limit}; there may be more entries")
 
@@ -143,6 +146,7 @@ def show(console: Console, name: str) -> None:
     if occurrences:
         console.write()
         _print_history(console, entry, occurrences)
+    _warn_if_stopped(console)
 
 
 def _show_unreadable(console: Console, name: str) -> None:
@@ -207,7 +211,6 @@ def _fields(
     status = entry.status
     yield "State", console.state(status.state)
     yield "Reason", console.local(status.reason or "", zone)
-    yield "Cause", _causes(console, status)
     failing = status.failing
     if failing is not None:
         yield "First error", f"{when(failing.first_at)}: {failing.first_error}"
@@ -232,13 +235,13 @@ def _fields(
     yield "Messages", f"made by Celery: {why}" if why else "rendered"
 
 
-def _causes(console: Console, status: EntryStatus) -> list[str]:
-    """Return why no beat sends a run that has been due for a while, and what to do."""
-    if status.due_at is None or not is_late(status.due_at):
-        return []
-    problems = console.schedule.status().problems
-    causes = (one for one in problems if one.stops or one.kind == "beats")
-    return [f"{one.problem}; {one.remedy}" for one in causes]
+def _warn_if_stopped(console: Console) -> None:
+    """Warn if runs have been due for a while because no beat can send them. Two round trips."""
+    current = console.schedule.status()
+    if (current.most_late or 0.0) > SILENCE:
+        for one in current.problems:
+            if one.stops or one.kind == "beats":
+                console.warn(f"{one.problem}; {one.remedy}")
 
 
 def _print_history(
