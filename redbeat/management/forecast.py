@@ -20,15 +20,17 @@ from celery.schedules import schedule as interval
 
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset, from_timestamp
+from redbeat.codec.stored import texts_in
 from redbeat.decoder import decode
 from redbeat.entries.decide import Expected, Plan
+from redbeat.entries.history import read_history
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.describe import schedule_text
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
-from redbeat.storage.reading import Page
+from redbeat.storage.reading import BATCH, Page
 from redbeat.storage.rows import Row
 
 logger = get_logger(__name__)
@@ -381,7 +383,7 @@ class _Loading:
                 if not self._has_counted(name, row):
                     others.append(row)
         for entry in self.entries_in(others) if others else ():
-            self._add(str(entry.name), self.periods.counts(entry, self.known))
+            self.add_counts(str(entry.name), self.periods.counts(entry, self.known))
 
     def _has_counted(self, name: str, row: Row) -> bool:
         each = None
@@ -389,10 +391,11 @@ class _Loading:
             with suppress(InvalidEntryError, DecodeError):
                 each = self.periods.quick(row, name, self.app, self.known)
         if each is not None:
-            self._add(name, each)
+            self.add_counts(name, each)
         return each is not None
 
-    def _add(self, name: str, each: Sequence[int]) -> None:
+    def add_counts(self, name: str, each: Sequence[int]) -> None:
+        """Add the numbers of runs of an entry."""
         if any(each):
             self.sums = list(map(add, self.sums or [0] * len(each), each))
             first = next(index for index, count in enumerate(each) if count)
@@ -401,6 +404,12 @@ class _Loading:
     def entry(self, name: str) -> RedBeatSchedulerEntry:
         """Return the entry with a name that was counted."""
         return self.entries_in([self.rows[name]])[0]
+
+    def result(self, complete: bool) -> Load:
+        """Return what was counted."""
+        periods, sums = self.periods, self.sums or [0] * self.periods.number
+        counts = {name: each for _, name, each in sorted(self.found, key=itemgetter(0, 1))}
+        return Load(periods.start, periods.length, sums, counts, self.entry, complete)
 
 
 def load(pages: Iterable[Page], periods: Periods, *arguments: Any) -> Load:
@@ -420,10 +429,27 @@ def load(pages: Iterable[Page], periods: Periods, *arguments: Any) -> Load:
         if number >= MAX_LOADED and page.after is not None:
             complete = False
             break
-    loading.found.sort(key=itemgetter(0, 1))
-    counts = {name: each for _, name, each in loading.found}
-    sums = loading.sums or [0] * periods.number
-    return Load(periods.start, periods.length, sums, counts, loading.entry, complete)
+    return loading.result(complete)
+
+
+def past_load(
+    pages: Iterable[Page], periods: Periods, name_of: Callable[[str], str], kept: int
+) -> Load:
+    """Return the number of runs that were sent in each period, by the histories of the entries.
+
+    The pages have the histories, of ``kept`` runs each. The result is not complete if an entry ran
+    more often than its history shows.
+    """
+    loading, complete = _Loading(periods, name_of, lambda _rows: []), True
+    for page in islice(pages, MAX_LOADED // BATCH):
+        for row in page.rows:
+            runs = read_history(texts_in(row.history))
+            loading.add_counts(
+                name_of(row.key), periods.count(run.dispatched_at for run in runs if run.was_sent)
+            )
+            if len(runs) >= kept and runs[-1].dispatched_at > periods.start:
+                complete = False
+    return loading.result(complete)
 
 
 def first_runs(

@@ -1,14 +1,15 @@
 """The charts, which ``templates/charts.html`` draws as inline SVG, and the timeline page.
 
-The page shows the runs of the next hour, day or week.
+The page shows the runs of the next hour, day or week, and those that the histories of entries have
+of the last hour or day.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from heapq import nlargest
 from itertools import islice, pairwise
 from math import ceil, floor, log10
 from threading import Lock
@@ -48,7 +49,7 @@ class Span(NamedTuple):
     """A period that the timeline can show.
 
     ``bar`` is the length of one bar, and ``bar_name`` the same in words. The time axis has a label
-    for each ``tick``, in the format ``form``.
+    for each ``tick``, in the format ``form``. A ``past`` period ends now.
     """
 
     title: str
@@ -57,9 +58,12 @@ class Span(NamedTuple):
     bar_name: str
     tick: timedelta
     form: str
+    past: bool = False
 
 
 SPANS: Final = {
+    "last-day": Span("last day", DAY, 15 * MINUTE, "15 minutes", DAY / 8, "%H:%M", past=True),
+    "last-hour": Span("last hour", 60 * MINUTE, MINUTE, "minute", 10 * MINUTE, "%H:%M", past=True),
     "hour": Span("next hour", 60 * MINUTE, MINUTE, "minute", 10 * MINUTE, "%H:%M"),
     "day": Span("next day", DAY, 15 * MINUTE, "15 minutes", DAY / 8, "%H:%M"),
     "week": Span("next week", 7 * DAY, 120 * MINUTE, "2 hours", DAY, "%a %d"),
@@ -200,7 +204,12 @@ class Forecasts:
                 now, span = datetime.now(UTC), SPANS[name]
                 # A partial minute would look like a drop in load.
                 start = now.replace(second=0, microsecond=0) + MINUTE
-                forecast = self._schedule.load(Periods(now, start, span.bar, start + span.length))
+                if span.past:
+                    periods = Periods(now, start - span.length, span.bar, start)
+                    forecast = self._schedule.past_load(periods)
+                else:
+                    periods = Periods(now, start, span.bar, start + span.length)
+                    forecast = self._schedule.load(periods)
                 ended = time.monotonic()
                 expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
                 self._cached[name] = expires, forecast
@@ -209,7 +218,7 @@ class Forecasts:
 
 @timeline.get("/timeline")
 def show() -> ResponseReturnValue:
-    """Show the upcoming runs of one span. Takes no round trip while the forecast is cached."""
+    """Show the runs of one span. Takes no round trip while the forecast is cached."""
     name = request.args.get("span", "hour")
     if name not in SPANS:
         abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
@@ -233,10 +242,12 @@ def show() -> ResponseReturnValue:
 
 
 def _period(load: Load, number: int) -> tuple[datetime, int, list[tuple[str, int]]]:
-    """Return the start of a period, its number of runs, and the entries with the most runs.
+    """Return the start of a period, its number of runs, and the entries that make it busy.
 
-    At most eight entries are returned, each with its number of runs.
+    At most eight entries are returned, each with its number of runs. Those come first that run
+    more often in this period than in the others.
     """
-    counts = Counter({name: each[number] for name, each in load.entries.items()})
+    found = ((name, each) for name, each in load.entries.items() if each[number])
+    busiest = nlargest(8, found, lambda item: item[1][number] - sum(item[1]) / len(item[1]))
     start = load.start + number * load.length
-    return start, load.counts[number], [(name, n) for name, n in counts.most_common(8) if n]
+    return start, load.counts[number], [(name, each[number]) for name, each in busiest]

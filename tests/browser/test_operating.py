@@ -463,3 +463,19 @@ def test_the_age_of_the_page_is_shown_while_redis_is_slow(new_page: NewPage, mak
     expect(stale).not_to_have_text(first)
     page.unroute("**/*")  # lets what was held go on
     expect(stale).to_be_hidden()
+
+
+def test_recent_runs_and_the_past_of_the_timeline(page: Page, project: Project, make: Make) -> None:
+    make("often", 2.0)
+    make("unrelated")
+    project.worker()
+    project.beat()
+    project.wait_for_runs("often", 2)
+    page.goto("/?q=often")
+    runs = page.get_by_role("img", name="Last runs, the latest last:")
+    expect(runs).to_be_visible()
+    expect(runs).to_have_accessible_name(re.compile("sent, sent"))
+    page.get_by_role("link", name="Timeline").click()
+    page.get_by_role("link", name="Last hour").click()
+    expect(page.locator("#lanes").get_by_role("link", name="often").first).to_be_visible()
+    expect(page.locator("#lanes")).not_to_contain_text("unrelated")

@@ -161,7 +161,7 @@ SPANS = {
 
 @pytest.mark.parametrize("span", SPANS)
 def test_times_have_round_labels(span: str) -> None:
-    _, length, _, _, tick, form = timeline.SPANS[span]
+    _, length, _, _, tick, form, _ = timeline.SPANS[span]
     ticks = timeline.time_axis(START + timedelta(minutes=1), length, tick, form)
     assert [tick.label for tick in ticks] == SPANS[span]
     starts = [START + timedelta(minutes=1) + each.position * length for each in ticks]

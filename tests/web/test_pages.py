@@ -22,6 +22,7 @@ from redbeat.presentation.text import due, duration
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
+from redbeat.web.timeline import Forecasts
 from redbeat.worker import enable
 from tests.conftest import Make
 from tests.samples import one_in
@@ -223,6 +224,39 @@ def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.
     assert history.count(">250 ms<") == 4
     assert entry.own_task_id(from_timestamp(1790000009)) in history
     assert 'class="badge missed">missed:4' in history
+
+
+def test_the_timeline_has_the_past(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
+    make("orders")
+    make("often")
+    make("old")
+    at = time.time() // 60 * 60 - 600
+    put_history(
+        redis_client, "redbeat:orders", [f"{at} +5", f"{at - 60} +1 skipped", f"{at - 120} +70"]
+    )
+    put_history(redis_client, "redbeat:old", [f"{at - 7200} +1"])
+    page = browser.get("/timeline", span="last-hour")
+    assert "2 runs from 1 entry" in page
+    assert "in one bar" in page
+    assert "more often than their histories" not in page
+    assert "3 runs from 2 entries" in browser.get("/timeline", span="last-day")
+    put_history(redis_client, "redbeat:often", [f"{at + 9 - number} +1" for number in range(10)])
+    browser.client.application.extensions["forecasts"] = Forecasts(Schedule(make("x").app))
+    page = browser.get("/timeline", span="last-hour")
+    assert "12 runs from 2 entries" in page
+    assert "more often than their histories" in page
+    assert re.search(r">often</a> .10, <a", part_of(page, "busiest"))
+
+
+def test_a_busy_minute_names_the_entries_that_make_it_busy(browser: Browser, make: Make) -> None:
+    for number in range(10):
+        make(f"a{number}", crontab())
+    make("x", crontab(minute="30"))
+    make("y", crontab(minute="30"))
+    busiest = part_of(browser.get("/timeline", span="hour"), "busiest")
+    row = busiest.split("</tr>")[1]
+    assert re.findall(r">(\w+)</a>", row)[:3] == ["x", "y", "a0"]
+    assert " and 4 more runs" in row
 
 
 def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, make: Make) -> None:
