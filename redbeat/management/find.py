@@ -73,10 +73,8 @@ class Filter(NamedTuple):
         if isinstance(states, str):
             states = (states,)
         state_set = None if states is None else frozenset(states)
-        unknown = set(state_set or ()).difference(status.STATES)
-        if unknown:
-            problem = f"must be among {', '.join(status.STATES)}, not {', '.join(unknown)}"
-            raise InvalidEntryError("states", problem)
+        for state in state_set or ():
+            _check("states", state, status.STATES)
         _check("last_result", last_result, status.LAST_RESULTS)
         return cls(pattern, task, enabled, static, before, state_set, last_result=last_result)
 

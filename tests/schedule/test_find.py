@@ -68,7 +68,7 @@ def test_due_before(filled: Schedule, world: World) -> None:
 
 
 def test_an_unknown_state_is_refused(schedule: Schedule) -> None:
-    with pytest.raises(InvalidEntryError, match="states: must be among scheduled, running"):
+    with pytest.raises(InvalidEntryError, match="states: must be one of scheduled, running"):
         schedule.records(states=["asleep"])  # type: ignore[list-item]
 
 
