@@ -102,6 +102,9 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
         (["redbeat", "list"], "--st", ["--state", "--static"]),
         (["redbeat", "list", "--state"], "pa", ["paused"]),
         (["redbeat", "add", "--coalesce"], "", ["latest", "earliest", "all"]),
+        (["redbeat", "edit", "x", "--paused"], "", ["yes", "no"]),
+        (["redbeat", "import", "x", "--format"], "c", ["crontab", "celery-shelve"]),
+        (["redbeat", "upcoming"], "--m", ["--match"]),
     ],
 )
 def test_the_shell_completes(words: list[str], start: str, completions: list[str]) -> None:
