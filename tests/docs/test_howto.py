@@ -105,9 +105,10 @@ def test_the_commands_find_out_why_an_entry_does_not_run(reader: Reader, app: Ce
     nightly.pause("too expensive")
     reader.save("proj.py", PROJECT)
     (commands,) = filter(is_run, blocks_of(HOWTO / "troubleshooting.rst"))
-    # No beat is running, so ``status`` exits with 1.
-    status, *others = commands.text.splitlines()
-    assert "no beat leads" in reader.shell(f"! {status}")
+    # No beat is running, so ``status`` and ``doctor`` exit with 1.
+    status, *others, doctor = commands.text.splitlines()
+    for check in (status, doctor):
+        assert "no beat leads" in reader.shell(f"! {check}")
     assert "too expensive" in reader.shell("\n".join(others))
 
 
