@@ -55,7 +55,8 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
     one for the number of shards, and one each per 500 entries, per some thousand keys of the
-    database, per 500 repairs, and per 500 entries that are not in the sorted set.
+    database, per 500 repairs, and per 500 entries that are not in the sorted set. Imports the task
+    modules of the app, and waits a second for the answers of workers.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
