@@ -153,7 +153,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "float(head['now'])",
         "int(score_in(score))",
         "int(cursor)",
-        "int(info.get('maxmemory', 0))",
         "int(micros)",
         "int(seconds)",
     ),
