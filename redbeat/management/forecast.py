@@ -265,7 +265,7 @@ class Periods:
         if due <= self.since.timestamp():
             # The score of a late entry may be the time of a save, apart from its runs.
             due = State.read(row.state, row.meta).at or 0.0
-        if not due:
+        if not 0 < due < self.end.timestamp():  # from_timestamp() refuses what is no instant
             return None
         begin, step = (from_timestamp(due) - self.start) // TICK, timedelta(seconds=every) // TICK
         passed = (self.since - self.start) // TICK - begin
@@ -424,7 +424,7 @@ def load(pages: Iterable[Page], periods: Periods, *arguments: Any) -> Load:
         loading.read(page)
         number += len(page.rows)
         last = page.rows[-1].due if page.rows else None
-        if last is None or last < 0 or from_timestamp(last) - SLACK >= periods.end:
+        if last is None or last < 0 or last - SLACK.total_seconds() >= periods.end.timestamp():
             break
         if number >= MAX_LOADED and page.after is not None:
             complete = False
