@@ -110,9 +110,11 @@ LATE: Final = 10
 
 
 def until(instant: datetime, now: datetime) -> str:
-    """Return the time until or since an instant as text, such as ``in 5 min`` or ``2 h ago``."""
+    """Return when an instant is, such as ``in 5 min``, ``now`` or ``2 h ago``."""
     seconds = round((instant - now).total_seconds())
-    return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
+    if not seconds:
+        return "now"
+    return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
 
 
 def due(instant: datetime, now: datetime) -> str:

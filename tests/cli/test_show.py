@@ -111,7 +111,7 @@ def test_times_are_in_the_zone_of_the_entry(
     ran = run("show", "a")
     shown = fields_of(ran)
     assert shown["Last run"].startswith("2026-01-01 21:00:00 Asia/Tokyo, ")
-    assert " Asia/Tokyo, in " in shown["Due"]
+    assert " Asia/Tokyo, " in shown["Due"]
     assert " 09:00:00 Asia/Tokyo, in " in shown["Upcoming"]
     assert shown["Backfill"].startswith("2025-12-31 21:00:00 to 2026-01-01 21:00:00")
     assert ran.lines[-2].startswith("SCHEDULED (Asia/Tokyo)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -20,6 +20,7 @@ from redbeat.presentation.text import (
     exact_duration,
     moment,
     plain_number,
+    until,
 )
 
 
@@ -163,3 +164,12 @@ def test_a_duration_is_written_so_that_it_is_read_as_the_same(microseconds: int)
     seconds = microseconds / 1_000_000
     assert seconds_from(exact_duration(seconds)) == seconds
     assert seconds_from(plain_number(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(90, "in 1 min 30 s"), (0.4, "now"), (-0.4, "now"), (-7200, "2 h ago")],
+)
+def test_a_time_is_told_from_now(seconds: float, text: str) -> None:
+    now = datetime(2026, 7, 1, tzinfo=timezone.utc)
+    assert until(now + timedelta(seconds=seconds), now) == text
