@@ -20,7 +20,7 @@ from celery.schedules import schedule as interval
 
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset, from_timestamp
-from redbeat.codec.stored import texts_in
+from redbeat.codec.stored import record_in, texts_in
 from redbeat.decoder import decode
 from redbeat.entries.decide import Expected, Plan
 from redbeat.entries.history import read_history
@@ -333,10 +333,7 @@ def _usual_fields(row: Row, name: str) -> dict[str, Any]:
     state = row.state or ""
     if row.inbox or row.problem or '"hold"' in state or '"failing"' in state:
         return {}
-    try:
-        fields = {**json.loads(row.definition or ""), **json.loads(row.policy or "{}")}
-    except (TypeError, ValueError, RecursionError):
-        return {}
+    fields = {**record_in(row.definition or ""), **record_in(row.policy or "")}
     is_usual = fields.get("name") == name and fields.get("enabled", True) is True
     return fields if is_usual and MOVING.isdisjoint(fields) else {}
 
