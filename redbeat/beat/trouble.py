@@ -6,12 +6,13 @@ Also how long to wait after failures, how often to log them, and how many runs m
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from redbeat.beat.broker import broker_address
 from redbeat.config import ensure_conf
@@ -97,6 +98,9 @@ OTHERS_WAIT = BackOff(0.05, 30.0)
 #: The back-off of an entry that ended a beat's process, or perhaps only was in its hand.
 SUSPECT_WAIT = BackOff(60.0, 3600.0)
 
+#: Matches the errors of a Redis that is full, and of one that could not save its data.
+NO_WRITES: Final = re.compile(r"maxmemory|MISCONF|unable to persist")
+
 #: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
 REDIS_WAIT = BackOff(0.1, 2.0)
 TICK_WAIT = BackOff(1.0, 8.0)
@@ -158,10 +162,9 @@ class FailedTicks:
         # "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
-            what = "refuses a command" if type(error) is ResponseError else "is not available"
             logger.error(
                 "beat: Redis %s, trying again every %.0f s: %s: %s: %s",
-                *(what, REDIS_WAIT.longest, self._url, kind, error),
+                *(_what_it_does(error), REDIS_WAIT.longest, self._url, kind, error),
             )
         # A connection that breaks between answers again and again is no server that is away.
         return REDIS_WAIT.first if answered else REDIS_WAIT.after(self.of_redis)
@@ -189,6 +192,13 @@ class FailedTicks:
         self._health.completed()
         self.of_redis = 0
         self._logged_kinds.clear()
+
+
+def _what_it_does(error: Exception) -> str:
+    """Return what Redis does that raised an error, as the log says it."""
+    if isinstance(error, ReadOnlyError) or NO_WRITES.search(str(error)):
+        return "takes no writes"
+    return "refuses a command" if type(error) is ResponseError else "is not available"
 
 
 class Broker:

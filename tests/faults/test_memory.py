@@ -29,7 +29,7 @@ NOEVICTION = ("--maxmemory-policy", "noeviction")
 NONE, ANY = 1, 0
 #: Maximum number of entries that a beat has looked at: the current batch and the next one.
 IN_HAND = 2 * 500
-AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
+AWAY, BACK = "beat: Redis takes no writes", "beat: Redis is back"
 KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
 
 

@@ -178,7 +178,7 @@ def test_read_only_replica(restartable: World, log: pytest.LogCaptureFixture) ->
     restartable.client.execute_command("REPLICAOF", "NO", "ONE")
     scheduler.tick()
     assert scheduler.names == ["a"]
-    assert lines(log, "Redis is not available") == 1
+    assert lines(log, "Redis takes no writes") == 1
 
 
 def test_a_standby_that_cannot_take_over_says_so_once(
@@ -223,7 +223,9 @@ def test_a_standby_is_told_that_redis_is_read_only(restartable: World, clock: Cl
     assert restartable.client.get(LOCK) == leader.lock.token
 
 
-def test_out_of_memory_sends_nothing_and_goes_on_later(restartable: World) -> None:
+def test_out_of_memory_sends_nothing_and_goes_on_later(
+    restartable: World, log: pytest.LogCaptureFixture
+) -> None:
     restartable.app.conf.redbeat_lock_key = None
     restartable.put("a", interval_json(60), restartable.ago(90))
     scheduler = restartable.scheduler()
@@ -231,6 +233,7 @@ def test_out_of_memory_sends_nothing_and_goes_on_later(restartable: World) -> No
     restartable.client.config_set("maxmemory", "1")
     assert scheduler.tick() > 0
     assert scheduler.sent == []
+    assert lines(log, "Redis takes no writes") == 1
     assert not restartable.is_held("a")
     restartable.client.config_set("maxmemory", "0")
     scheduler.tick()
