@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice, pairwise, takewhile
 from operator import add, gt, itemgetter
 from typing import Any, Final
@@ -23,6 +23,7 @@ from redbeat.calendar.zones import fixed_offset, from_timestamp
 from redbeat.codec.stored import record_in, texts_in
 from redbeat.decoder import decode
 from redbeat.entries.decide import Expected, Plan
+from redbeat.entries.definition import FIELDS, check_definition, decode_policy
 from redbeat.entries.history import read_history
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
@@ -198,6 +199,9 @@ class Load:
     complete: bool
 
 
+#: A longer interval, in seconds, is read as an entry.
+LONGEST: Final = 1e9
+
 #: The text of a crontab, and the time zone.
 Rule = tuple[str, str]
 
@@ -259,8 +263,11 @@ class Periods:
                 entry = RedBeatSchedulerEntry(name, "task", schedule, app=app, timezone=zone)
                 known[rule] = self.counts(entry, {})
             return known[rule]
-        every = when.get("every") if kind == "interval" and not when.get("relative") else None
-        if not isinstance(every, float) or every < MIN_EVERY.total_seconds() or due <= 0:
+        is_plain = kind == "interval" and when.get("relative") in (None, 0)
+        every = when.get("every") if is_plain else None
+        if not isinstance(every, float) or due <= 0 or not when.keys() <= INTERVAL_FIELDS:
+            return None
+        if not MIN_EVERY.total_seconds() <= every < LONGEST:
             return None
         if due <= self.since.timestamp():
             # The score of a late entry may be the time of a save, apart from its runs.
@@ -324,18 +331,36 @@ class Periods:
         return [later - earlier for earlier, later in pairwise(before)]
 
 
+#: A valid schedule, in place of one that is not decoded.
+ANY_SCHEDULE: Final = interval(MINUTE)
+
+#: The fields of a stored interval.
+INTERVAL_FIELDS: Final = frozenset({"__type__", "every", "relative"})
+
 #: Fields of a policy that have a say in when an entry is due, besides its time zone.
 MOVING: Final = frozenset({"start_time", "end_time", "max_runs", "jitter", "spread", "exclude"})
 
 
 def _usual_fields(row: Row, name: str) -> dict[str, Any]:
-    """Return the stored fields of an entry if its schedule alone says when it is due, else {}."""
+    """Return the stored fields of an entry if its schedule alone says when it is due, else {}.
+
+    Raises :exc:`InvalidEntryError` or :exc:`DecodeError` if the entry cannot be read, apart from
+    its schedule.
+    """
     state = row.state or ""
     if row.inbox or row.problem or '"hold"' in state or '"failing"' in state:
         return {}
-    fields = {**record_in(row.definition or ""), **record_in(row.policy or "")}
-    is_usual = fields.get("name") == name and fields.get("enabled", True) is True
-    return fields if is_usual and MOVING.isdisjoint(fields) else {}
+    definition, policy = record_in(row.definition or ""), _policy_in(row.policy or "")
+    is_usual = definition.get("name") == name and definition.get("enabled", True) is True
+    if not is_usual or not MOVING.isdisjoint(policy) or not FIELDS.keys() >= definition.keys():
+        return {}
+    check_definition({**definition, "schedule": ANY_SCHEDULE})
+    return {**definition, **policy}
+
+
+@lru_cache(maxsize=1000)
+def _policy_in(text: str) -> dict[str, Any]:
+    return decode_policy(text, {})
 
 
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:

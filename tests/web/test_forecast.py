@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from datetime import datetime, timedelta, timezone
 from itertools import chain, takewhile
+from typing import Any
 
 import pytest
 import redis
@@ -232,6 +234,27 @@ class Own(RedBeatSchedulerEntry):
     """A class of a project, whose entries are made before their runs are counted."""
 
 
+def interval_text(every: object) -> dict[str, object]:
+    """Return the stored form of an interval."""
+    return {"__type__": "interval", "every": every, "relative": False}
+
+
+#: Changes of a definition that make most entries unreadable.
+CHANGES: list[dict[str, Any]] = [
+    *(
+        {"schedule": interval_text(every)}
+        for every in (1e300, math.nan, math.inf, -5.0, 1e-9, 3e10)
+    ),
+    *({"schedule": {"__type__": "crontab", **wrong}} for wrong in ({"minute": "99"}, {"x": 1})),
+    {"schedule": {"__type__": "interval", "every": 60.0, "evry": 1}},
+    {"schedule": {"__type__": "interval", "every": 60.0, "relative": []}},
+    *({"task": 5}, {"args": "x"}, {"options": {"queue": 5}}, {"enabled": 1}, {"max_run": 5}),
+    *({"policy": text} for text in ("{", '{"timezone": "No/Where"}', '{"overlap": 5}')),
+    *({"policy": text} for text in ('{"timezone": "Asia/Tokyo"}', '{"overlap": "skip"}')),
+    {"schedule": {"__type__": "crontab"}, "policy": '{"timezone": "No/Where"}'},
+]
+
+
 @pytest.mark.parametrize("minutes", [1, 15, 120])
 def test_rows_are_counted_as_their_entries_are(
     app: Celery, make: Make, redis_client: redis.Redis, minutes: int
@@ -264,8 +287,14 @@ def test_rows_are_counted_as_their_entries_are(
             {"name": "off-too", "task": "t", "enabled": False, "schedule": interval_text(60.0)}
         ),
     }
-    for name, text in texts.items():
-        redis_client.hset(f"redbeat:{name}", "definition", text)
+    fields: dict[str, dict[Any, Any]] = {name: {"definition": text} for name, text in texts.items()}
+    for number, change in enumerate(CHANGES):
+        changed = {"name": f"odd-{number}", "task": "t", "schedule": interval_text(60.0), **change}
+        policy = changed.pop("policy", None)
+        fields[f"odd-{number}"] = {"definition": json.dumps(changed)}
+        fields[f"odd-{number}"] |= {} if policy is None else {"policy": policy}
+    for name, stored in fields.items():
+        redis_client.hset(f"redbeat:{name}", mapping=stored)
         redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": time.time() + 30})
     since = datetime.now(timezone.utc)
     start = since.replace(second=0, microsecond=0) + timedelta(minutes=1)
@@ -274,10 +303,5 @@ def test_rows_are_counted_as_their_entries_are(
     found, expected = schedule.load(periods), Schedule(app, Own).load(periods)
     assert {**found.entries} == {**expected.entries}
     assert list(found.counts) == list(expected.counts)
-    assert found.entry("every-60").name == "every-60"
+    assert [found.entry(name).name for name in found.entries] == [*found.entries]
     assert "off-too" not in found.entries
-
-
-def interval_text(every: object) -> dict[str, object]:
-    """Return the stored form of an interval."""
-    return {"__type__": "interval", "every": every, "relative": False}
