@@ -7,10 +7,11 @@
 --          counts as failed, and how many such entries to return.
 --
 -- Returns {head, rows}. The head is JSON by name. `first_due` is since when the first due entry is
--- due, `first_key` its key. `beats` has each active beat, followed by when it was last seen. `expected` are the keys of
--- entries that may be overdue, `failing` counts those whose run could perhaps not be sent, and a row
--- of these, JSON by name, has nothing but score, meta and state. `failed` counts the entries whose
--- last runs failed, `most_failed` are some of them, each followed by how many failed in a row.
+-- due, `first_key` its key. `beats` has each active beat, followed by when it was last seen.
+-- `expected` are the keys of entries that may be overdue, `failing` counts those whose run could
+-- perhaps not be sent, and a row of these, JSON by name, has nothing but score, meta and state.
+-- `failed` counts the entries whose last runs failed, `most_failed` are some of them, each followed
+-- by how many failed in a row.
 
 -- include: start
 
