@@ -91,6 +91,7 @@ states = st.builds(
         st.integers(0, 9),
         st.none() | times,
         st.lists(texts, max_size=2).map(tuple),
+        st.sampled_from(["succeeded", "failed", "revoked", "ignored", ""]),
     ),
 )
 
