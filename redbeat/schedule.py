@@ -319,7 +319,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             return self._running(records_in(self, Page(time.time(), [*rows], None)))
 
         app = self.app if self.entry_class is RedBeatSchedulerEntry else None
-        return forecasts.load(pages_of(store), periods, name_of, entries_in, app, totals)
+        loading = forecasts.Loading(periods, name_of, entries_in, app, totals)
+        return forecasts.load(pages_of(store), loading)
 
     def past_load(self, periods: Periods) -> Load:
         """Return the number of runs that beats sent in each period, by the entries' histories.
@@ -357,13 +358,13 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """
         return status_of(self.app, max_late=max_late)
 
-    def why_not_rendered(self, name: str) -> str:
+    def why_not_rendered(self, entry: Entry) -> str:
         """Return why Celery makes the messages of an entry, "" if beats render them.
 
         Connects to the broker. What only the process of a beat knows is not seen: its scheduler
         class, and functions that it alone connects to signals.
         """
-        return why_not_rendered(self.app, self[name])
+        return why_not_rendered(self.app, entry)
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
         """Return the reason and the start of each quarantine, by entry name. One round trip."""

@@ -15,7 +15,7 @@ from celery.bin.base import CeleryOption
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.history import Occurrence
-from redbeat.entries.status import LAST_RESULTS, STATES, EntryState
+from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
@@ -227,11 +227,11 @@ def _fields(
         overdue = describe.overdue_text(status.overdue)
         yield "Overdue", f"the entry {console.local(overdue, zone)}"
     upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
-    waits = status.state in ("paused", "not scheduled")
+    waits = status.state in (PAUSED, NOT_SCHEDULED)
     title = "Upcoming, if resumed" if waits else "Upcoming"
     yield title, [when(instant) for instant in upcoming]
     yield "Problem", problem or ""
-    why = console.schedule.why_not_rendered(entry.name)
+    why = console.schedule.why_not_rendered(entry)
     yield "Messages", f"made by Celery: {why}" if why else "rendered"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ from celery.schedules import schedule as interval
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset, from_timestamp
 from redbeat.codec.stored import record_in, texts_in
-from redbeat.decoder import decode
+from redbeat.codec.types import TAG
+from redbeat.decoder import decode_schedule
 from redbeat.entries.decide import Expected, Plan
 from redbeat.entries.definition import FIELDS, check_definition, decode_policy
 from redbeat.entries.history import read_history
@@ -255,11 +255,11 @@ class Periods:
         fields = _usual_fields(row, name)
         zone, due = fields.get("timezone"), row.due or 0.0
         when: Any = fields.get("schedule")
-        kind = when.get("__type__") if isinstance(when, dict) else None
+        kind = when.get(TAG) if isinstance(when, dict) else None
         if kind == "crontab":
             rule = repr(when), repr(zone)
             if rule not in known:
-                schedule = decode(json.dumps(when), "schedule")
+                schedule = decode_schedule(when)
                 entry = RedBeatSchedulerEntry(name, "task", schedule, app=app, timezone=zone)
                 known[rule] = self.counts(entry, {})
             return known[rule]
@@ -335,7 +335,7 @@ class Periods:
 ANY_SCHEDULE: Final = interval(MINUTE)
 
 #: The fields of a stored interval.
-INTERVAL_FIELDS: Final = frozenset({"__type__", "every", "relative"})
+INTERVAL_FIELDS: Final = frozenset({TAG, "every", "relative"})
 
 #: Fields of a policy that have a say in when an entry is due, besides its time zone.
 MOVING: Final = frozenset({"start_time", "end_time", "max_runs", "jitter", "spread", "exclude"})
@@ -377,7 +377,7 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
 
 
 @dataclass(slots=True)
-class _Loading:
+class Loading:
     """Counts the runs of a schedule, page by page.
 
     ``name_of`` returns the name of the entry with a key, "" for an entry that does not count.
@@ -434,19 +434,19 @@ class _Loading:
         return Load(periods.start, periods.length, sums, counts, self.entry, complete)
 
 
-def load(pages: Iterable[Page], periods: Periods, *arguments: Any) -> Load:
-    """Return the number of runs in each period; ``arguments`` are those of :class:`_Loading`.
+def load(pages: Iterable[Page], loading: Loading) -> Load:
+    """Return the number of runs in each period, which ``loading`` counts.
 
     The computing time hardly grows with the number of runs: the runs of an interval are not listed,
     and the runs of a crontab are computed only once for all entries with this crontab. With totals,
     the memory does not grow with the number of periods.
     """
-    loading, complete, number = _Loading(periods, *arguments), True, 0
+    complete, number, end = True, 0, loading.periods.end.timestamp()
     for page in pages:
         loading.read(page)
         number += len(page.rows)
         last = page.rows[-1].due if page.rows else None
-        if last is None or last < 0 or last - SLACK.total_seconds() >= periods.end.timestamp():
+        if last is None or last < 0 or last - SLACK.total_seconds() >= end:
             break
         if number >= MAX_LOADED and page.after is not None:
             complete = False
@@ -462,7 +462,7 @@ def past_load(
     The pages have the histories, of ``kept`` runs each. The result is not complete if an entry ran
     more often than its history shows.
     """
-    loading, complete = _Loading(periods, name_of, lambda _rows: []), True
+    loading, complete = Loading(periods, name_of, lambda _rows: []), True
     for page in islice(pages, MAX_LOADED // BATCH):
         for row in page.rows:
             runs = read_history(texts_in(row.history))

@@ -91,8 +91,8 @@ OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 #: Seconds by which a due entry may be late without a problem, unless the caller says otherwise.
 MAX_LATE: Final = 60.0
 
-#: Workers that report the ends of runs are silent if they reported none for so many seconds, while
-#: beats sent so many messages: fewer may be a night's batch of long tasks.
+#: Seconds without a report after which workers count as silent, and the messages that beats must
+#: have sent meanwhile: fewer may be a night's batch of long tasks.
 SILENT_WORKERS: Final = 900.0
 ENOUGH_RUNS: Final = 10
 

@@ -14,7 +14,7 @@ from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
-from redbeat.presentation.text import LATE, due, duration, in_zone, until
+from redbeat.presentation.text import LATE, due, duration, in_zone, moment, until
 from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -102,11 +102,6 @@ def late(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
 
 
-def to_the_second(instant: datetime, of: tzinfo) -> str:
-    """Return an instant in a time zone as text, in the same format as redbeat.js."""
-    return in_zone(instant, of).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def entry_url(name: str, endpoint: str = "entries.show", **values: Any) -> str:
     """Return the URL of an entry's page, or of another endpoint with ``values`` for this entry.
 
@@ -143,14 +138,14 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
-    filters = counted, due, duration, in_zone, iso, last_run, late, quoted, until
+    filters = counted, due, duration, in_zone, iso, last_run, late, moment, quoted, until
     shared = app_zone, entry_url, name_of, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
     app.jinja_env.globals.update({function.__name__: function for function in shared})
     app.jinja_env.filters.update(
-        local=lambda instant: to_the_second(instant, zone()),
-        minute=lambda instant: to_the_second(instant, zone())[:-3],
-        moment=to_the_second,
+        # redbeat.js has the same format.
+        local=lambda instant: moment(instant, zone()),
+        minute=lambda instant: moment(instant, zone())[:-3],
         outcome=outcome_text,
         overdue=overdue_text,
         rule=timing_text,

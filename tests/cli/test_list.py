@@ -112,7 +112,7 @@ def test_an_empty_schedule(run: Run, make: Make) -> None:
 
 
 def test_a_row_is_one_line_of_a_terminal(redis_url: str, make: Make) -> None:
-    """A pipe gets the whole texts, and so does who asks for them."""
+    """A pipe gets the whole texts, and so does ``--wide``."""
     make("nightly-report-of-sales", task="proj.tasks.reports.generate_sales_report_of_the_year")
     make("b")
     for columns, words in ((80, ()), (200, ()), (80, ("--wide",))):
