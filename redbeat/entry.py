@@ -993,7 +993,7 @@ def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
         raise
     except Exception as error:
         cls = owner if isinstance(owner, type) else type(owner)
-        problem = f"decode_{field}() of {cls.__name__} raised {error!r}"
+        problem = f"decode_{field}() of {cls.__name__} raised {errors.described(error)}"
         raise errors.UnknownTypeError(field, problem) from error
 
 

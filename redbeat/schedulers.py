@@ -231,7 +231,7 @@ class RedBeatScheduler(Scheduler):
         try:
             problem = checks.layout_problem(conf, client, adopt=True)
         except (RedisError, OSError) as error:
-            logger.debug("beat: Cannot check the number of shards: %r", error)
+            logger.debug("beat: Cannot check the number of shards: %s", described(error))
             return
         if problem:
             raise ConfigurationError(problem)
@@ -676,7 +676,8 @@ class RedBeatScheduler(Scheduler):
             try:
                 connection.release()
             except Exception as error:
-                logger.debug("beat: Could not close the broken broker connection: %r", error)
+                message = "beat: Could not close the broken broker connection: %s"
+                logger.debug(message, described(error))
 
     def close(self) -> None:
         """Record sent runs and release the lock. A second call does nothing.

@@ -587,7 +587,7 @@ class Beat:
             if self._skip.add(row.key, digest_of(row), str(error) or repr(error), self._clock()):
                 self._outcome.left_to_others(row.key, error)
         else:
-            reason = f"definition.schedule: cannot compute the next run: {error!r}"
+            reason = f"definition.schedule: cannot compute the next run: {errors.described(error)}"
             if isinstance(error, (DecodeError, InvalidEntryError)):
                 reason = str(error)
             self._turn.add(self._outcome.quarantine(row, reason, now), None)
@@ -758,7 +758,7 @@ class Beat:
 
     def _lose(self, run: Run, error: Exception) -> None:
         """Log and note a run that was recorded first and failed."""
-        self._outcome.lost(run, f"a retry might send it twice: {error!r}", error)
+        self._outcome.lost(run, f"a retry might send it twice: {errors.described(error)}", error)
         self._turn.add(self._outcome.failed_for_good(run, error), run)
 
     def _failed(self, run: Run, error: Exception) -> None:

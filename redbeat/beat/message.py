@@ -33,6 +33,7 @@ from redbeat.entries.lazy import SCALARS, evaluated
 from redbeat.entries.run import Rule
 from redbeat.entries.verdicts import Send
 from redbeat.entry import check_allowed
+from redbeat.errors import described
 from redbeat.printing import get_logger
 from redbeat.settings import is_number
 
@@ -422,7 +423,7 @@ class Messages:
             template.seen = self._around.see(rule.task, options)
             template.why = self._around.why_not(template.seen, options)
         except Exception as error:
-            template.why = f"what Celery would do is not known: {error!r}"
+            template.why = f"what Celery would do is not known: {described(error)}"
         return template
 
     def _arguments_of(self, rule: Rule) -> Arguments:

@@ -29,6 +29,7 @@ from kombu.serialization import registry
 import redbeat
 from redbeat.config import ensure_conf
 from redbeat.entries.lazy import SCALARS
+from redbeat.errors import described
 
 OURS, LIBRARY, USER = "ours", "library", "user"
 
@@ -188,7 +189,7 @@ class Surroundings:
                 return False
             self.why = next(filter(None, self._reasons()), "")
         except Exception as error:
-            self._seen, self.why = None, f"what Celery would do is not known: {error!r}"
+            self._seen, self.why = None, f"what Celery would do is not known: {described(error)}"
         return True
 
     def _see(self) -> Iterator[Any]:

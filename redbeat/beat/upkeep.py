@@ -459,7 +459,7 @@ class Sync:
         try:
             run = self.rules.run_of(row, at)
         except Exception as error:
-            logger.debug("beat: Cannot load %s: %r", row.key, error)
+            logger.debug("beat: Cannot load %s: %s", row.key, described(error))
             return None
         schedule, state = run.rule.schedule, run.state
         relative = isinstance(schedule, interval) and schedule.relative

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from redbeat.codec.stored import text_of
 from redbeat.connection.cluster import server_errors
+from redbeat.errors import described
 from redbeat.printing import get_logger
 
 from .stop_signals import HeldSignals
@@ -116,7 +117,7 @@ class WakeUp:
         try:
             pubsub.close()
         except (RedisError, OSError) as error:
-            logger.debug("beat: Could not close the wake-up connection: %r", error)
+            logger.debug("beat: Could not close the wake-up connection: %s", described(error))
 
     def _receives(self, expected: bytes, seconds: float) -> bool:
         """Wait up to ``seconds`` for a message; return whether the message is ``expected``.

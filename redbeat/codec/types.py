@@ -20,6 +20,7 @@ from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
 from dateutil.tz import tzfile
 
+from redbeat import errors
 from redbeat.calendar import zones
 from redbeat.calendar.sun import make_solar
 from redbeat.calendar.times import time_from
@@ -641,7 +642,8 @@ def _load(
         loaded: Any = load({key: value for key, value in tagged.items() if key != TAG})
     except Exception as error:
         # The user wrote load(), so it may raise any error.
-        raise UnknownTypeError("", f"load() of {tag!r} failed: {error!r}") from error
+        problem = f"load() of {tag!r} failed: {errors.described(error)}"
+        raise UnknownTypeError("", problem) from error
     if not isinstance(loaded, cls):
         problem = f"load() of {tag!r} returned {loaded!r:.60}; it must return a {cls.__name__}"
         raise UnknownTypeError("", problem)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
 from redis.credentials import UsernamePasswordCredentialProvider
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
@@ -180,7 +181,7 @@ def _sentinel(parameters: Parameters) -> Redis:
     with _config_errors(parameters):
         # One retry, because by default redis-py tries an unreachable Sentinel four times, and
         # pauses between the attempts.
-        sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        sentinel: Any = TellingSentinel(
             options.get("sentinels") or parameters.hosts,
             sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},
             **for_sentinel,
@@ -188,6 +189,39 @@ def _sentinel(parameters: Parameters) -> Redis:
         client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
         connection_like(client.connection_pool)
     return client
+
+
+class TellingSentinel(Sentinel):
+    """Names the cause at each Sentinel if no Sentinel could be asked for the master.
+
+    redis-py 8 shows the clients with all their options, and only the types of their errors.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self._causes: dict[str, str] = {}
+        client: Any
+        for client in self.sentinels:
+            client.sentinel_masters = partial(self._masters, client, client.sentinel_masters)
+
+    def discover_master(self, service_name: str) -> Any:
+        """Return the host and the port of the master. Raises MasterNotFoundError."""
+        self._causes.clear()
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            if not self._causes:
+                raise
+            causes = "; ".join(f"{host}: {cause}" for host, cause in self._causes.items())
+            raise MasterNotFoundError(f"No master found for {service_name!r}: {causes}") from error
+
+    def _masters(self, client: Redis, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            address = client.get_connection_kwargs()
+            self._causes[f"{address['host']}:{address['port']}"] = str(error)
+            raise
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:

@@ -14,7 +14,7 @@ from celery.beat import BeatLazyFunc
 
 from redbeat.codec.stored import MAX_DEPTH
 from redbeat.codec.types import LazyArgument, function_of, path_text
-from redbeat.errors import InvalidEntryError, RedBeatError
+from redbeat.errors import InvalidEntryError, RedBeatError, described
 
 #: Types of values that contain no other values, and therefore no functions.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
@@ -80,7 +80,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     try:
         return argument()
     except Exception as error:
-        problem = f"{path_text(path)}: {function_of(argument)} failed: {error!r}"
+        problem = f"{path_text(path)}: {function_of(argument)} failed: {described(error)}"
         raise LazyArgumentError(problem) from error
 
 

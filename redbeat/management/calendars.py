@@ -10,7 +10,7 @@ from redbeat.entries import calendars as stored_calendars
 from redbeat.entries import edits, saving
 from redbeat.entries.calendars import readable_calendars
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError, TooManyStepsError
+from redbeat.errors import InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.store import store_of
@@ -119,7 +119,7 @@ def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry
             try:
                 entry = saving.entry_of(row, schedule.app, schedule.entry_class)
             except Exception as error:  # a beat quarantines the entry and logs the reason
-                logger.debug("beat: Cannot load %s: %r", row.key, error)
+                logger.debug("beat: Cannot load %s: %s", row.key, described(error))
                 continue
             if name in entry.policy.exclude:
                 users.append(entry)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 import redbeat
 from redbeat.entries.status import entries_of
-from redbeat.errors import reason_of
+from redbeat.errors import described, reason_of
 from redbeat.printing import get_logger, printable
 from redbeat.storage.words import NO_BROKER
 
@@ -222,5 +222,5 @@ def _snapshot_or_none(take: Callable[[], Snapshot | None]) -> Snapshot | None:
     try:
         return take()
     except (RedisError, OSError) as error:
-        logger.debug("metrics: Redis does not answer: %r", error)
+        logger.debug("metrics: Redis does not answer: %s", described(error))
         return None

@@ -16,7 +16,7 @@ from redbeat.calendar.steps import LIMIT, About, Steps, bounded, spend
 from redbeat.calendar.times import time_from
 from redbeat.calendar.walltime import END, TICK, instant_of
 from redbeat.calendar.zones import UTC, zone_key, zone_named
-from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
+from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import encodable
 
 from . import ical_file
@@ -153,7 +153,7 @@ class Calendar:
             raise DecodeError(f"calendar {name!r:.60}.{error.field}", error.problem) from error
         except (ValueError, KeyError, TypeError) as error:
             raise DecodeError(
-                f"calendar {name!r:.60}", f"the stored fields are invalid: {error!r}"
+                f"calendar {name!r:.60}", f"the stored fields are invalid: {described(error)}"
             ) from error
 
 

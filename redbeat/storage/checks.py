@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
-from redbeat.errors import RedBeatKeyExpiryError
+from redbeat.errors import RedBeatKeyExpiryError, described
 from redbeat.printing import get_logger
 
 from .keys import WRONG_TYPE, Keys, wrong_type
@@ -173,7 +173,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
         names = [old.name_of(text_of(member)) for member in found]
         rows = read_rows(store, map(store.keys.entry, names))
     except RedisError as error:
-        logger.debug("beat: Cannot look for entries under %r: %r", old.prefix, error)
+        logger.debug("beat: Cannot look for entries under %r: %s", old.prefix, described(error))
         return
     left = [name for name, row in zip(names, rows, strict=True) if not row.score]
     if left:

@@ -340,6 +340,19 @@ def test_sentinel(use_ssl: Any) -> None:
     assert sentinel_options[0]["socket_connect_timeout"] == 1
 
 
+def test_the_error_of_unreachable_sentinels_names_each_cause() -> None:
+    """redis-py 8 shows only the types of the errors, and all options of the clients."""
+    app = make_app(
+        redbeat_redis_url="redis-sentinel://",
+        redbeat_redis_options={"sentinels": [("127.0.0.1", 1), ("127.0.0.1", 2)]},
+    )
+    with pytest.raises(redis.sentinel.MasterNotFoundError) as caught:
+        get_redis(app).ping()
+    assert str(caught.value).startswith("No master found for 'master': 127.0.0.1:1: ")
+    assert str(caught.value).count("Connection refused") == 2
+    assert "redis.client" not in str(caught.value)
+
+
 def test_sentinel_in_celerys_spelling() -> None:
     app = make_app(
         broker="sentinel://:p@a:1/3;sentinel://:p@b",
