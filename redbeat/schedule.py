@@ -16,6 +16,7 @@ from collections.abc import (
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.beat.message import why_not_rendered
@@ -309,6 +310,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         stops at the first page that is due after all periods; see
         :class:`~redbeat.management.forecast.Load`.
         """
+        *_, whole = self.loads(periods, pattern, totals)
+        return whole
+
+    def loads(
+        self,
+        periods: Periods,
+        pattern: str | None = None,
+        totals: bool = False,
+        seconds: float = inf,
+    ) -> Iterator[Load]:
+        """Yield what was counted so far, each ``seconds``; at last what :meth:`load` returns."""
         store = self._store
 
         def name_of(key: str) -> str:
@@ -320,7 +332,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         app = self.app if self.entry_class is RedBeatSchedulerEntry else None
         loading = forecasts.Loading(periods, name_of, entries_in, app, totals)
-        return forecasts.load(pages_of(store), loading)
+        return forecasts.loads(pages_of(store), loading, seconds)
 
     def past_load(self, periods: Periods) -> Load:
         """Return the number of runs that beats sent in each period, by the entries' histories.

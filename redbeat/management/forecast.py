@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache, partial
 from itertools import chain, islice, pairwise, takewhile
+from math import inf
 from operator import add, gt, itemgetter
+from time import monotonic
 from typing import Any, Final
 
 from celery.schedules import crontab
@@ -189,6 +191,7 @@ class Load:
         entry: returns the entry with a name in ``entries``.
         complete: whether all entries were counted; if there are more than :data:`MAX_LOADED`
             entries, some entries are missing.
+        read: while more entries are being counted, the number of those that have been read, else 0.
     """
 
     start: datetime
@@ -197,6 +200,7 @@ class Load:
     entries: Mapping[str, Sequence[int]]
     entry: Callable[[str], RedBeatSchedulerEntry]
     complete: bool
+    read: int = 0
 
 
 #: A longer interval, in seconds, is read as an entry.
@@ -427,21 +431,23 @@ class Loading:
         """Return the entry with a name that was counted."""
         return self.entries_in([self.rows[name]])[0]
 
-    def result(self, complete: bool) -> Load:
+    def result(self, complete: bool, read: int = 0) -> Load:
         """Return what was counted."""
         periods, sums = self.periods, self.sums or [0] * self.periods.number
         counts = {name: each for _, name, each in sorted(self.found, key=itemgetter(0, 1))}
-        return Load(periods.start, periods.length, sums, counts, self.entry, complete)
+        return Load(periods.start, periods.length, sums, counts, self.entry, complete, read)
 
 
-def load(pages: Iterable[Page], loading: Loading) -> Load:
-    """Return the number of runs in each period, which ``loading`` counts.
+def loads(pages: Iterable[Page], loading: Loading, seconds: float = inf) -> Iterator[Load]:
+    """Yield the number of runs in each period, which ``loading`` counts; the last one is final.
 
-    The computing time hardly grows with the number of runs: the runs of an interval are not listed,
-    and the runs of a crontab are computed only once for all entries with this crontab. With totals,
-    the memory does not grow with the number of periods.
+    What was counted so far is yielded each ``seconds``. The computing time hardly grows with the
+    number of runs: the runs of an interval are not listed, and the runs of a crontab are computed
+    only once for all entries with this crontab. With totals, the memory does not grow with the
+    number of periods.
     """
     complete, number, end = True, 0, loading.periods.end.timestamp()
+    pause_at = monotonic() + seconds
     for page in pages:
         loading.read(page)
         number += len(page.rows)
@@ -451,7 +457,10 @@ def load(pages: Iterable[Page], loading: Loading) -> Load:
         if number >= MAX_LOADED and page.after is not None:
             complete = False
             break
-    return loading.result(complete)
+        if monotonic() >= pause_at and page.after is not None:
+            yield loading.result(False, number)
+            pause_at = monotonic() + seconds
+    yield loading.result(complete)
 
 
 def past_load(

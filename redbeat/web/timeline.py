@@ -7,11 +7,11 @@ of the last hour or day.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from heapq import nlargest
 from itertools import islice, pairwise
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -36,6 +36,9 @@ BUSIEST: Final = 5
 
 #: A forecast stays in the cache for 20 times its computation time, but at least 2 seconds.
 MIN_CACHE_SECONDS, CACHE_FACTOR = 2.0, 20.0
+
+#: How long a request counts the runs of a large schedule, and when the page asks for the rest.
+STEP_SECONDS, POLL_WHILE_COUNTING = 1.0, 0.1
 
 #: Maximum number of labels of a value axis, not counting 0.
 MAX_VALUES: Final = 4
@@ -184,36 +187,65 @@ def _peak(values: Sequence[float]) -> float | None:
 # -- the page --------------------------------------------------------------------------------------
 
 
+class Counting:
+    """The forecast of a span, as far as it has been counted.
+
+    ``loads`` yields what was counted so far, and at last the finished forecast.
+    """
+
+    def __init__(self, loads: Iterator[Load]) -> None:
+        self._loads = loads
+        self._seconds = 0.0
+        #: When the forecast is too old to be shown, in seconds of ``time.monotonic()``.
+        self.expires = inf
+
+    def go_on(self) -> None:
+        """Count for about a second if the forecast is not finished."""
+        started = time.monotonic()
+        found = next(self._loads, None)
+        if found is not None:
+            ended = time.monotonic()
+            self.load = found
+            self._seconds += ended - started
+            self.expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * self._seconds)
+
+
 class Forecasts:
     """A thread-safe cache of the last forecast for each span.
 
-    The longer the computation of a forecast took, the longer the forecast is cached.
+    The longer the computation of a forecast took, the longer the forecast is cached. A large
+    schedule is counted step by step, one step for each request.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._cached: dict[str, tuple[float, Load]] = {}
+        self._cached: dict[str, Counting] = {}
         self._locks = {name: Lock() for name in SPANS}
 
     def get(self, name: str) -> tuple[Load, float]:
-        """Return the forecast for a span, and the number of seconds until it expires."""
+        """Return the forecast for a span, and in how many seconds there will be a newer one.
+
+        While ``load.read`` is not 0, the forecast is not finished.
+        """
         with self._locks[name]:
-            expires, forecast = self._cached.get(name, (0.0, None))
-            started = time.monotonic()
-            if forecast is None or started >= expires:
-                now, span = datetime.now(UTC), SPANS[name]
-                # A partial minute would look like a drop in load.
-                start = now.replace(second=0, microsecond=0) + MINUTE
-                if span.past:
-                    periods = Periods(now, start - span.length, span.bar, start)
-                    forecast = self._schedule.past_load(periods)
-                else:
-                    periods = Periods(now, start, span.bar, start + span.length)
-                    forecast = self._schedule.load(periods)
-                ended = time.monotonic()
-                expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
-                self._cached[name] = expires, forecast
-        return forecast, max(expires - time.monotonic(), MIN_CACHE_SECONDS)
+            counting = self._cached.pop(name, None)  # an error ends the counting
+            if counting is None or time.monotonic() >= counting.expires:
+                counting = Counting(self._loads(name))
+            counting.go_on()
+            self._cached[name] = counting
+        if counting.load.read:
+            return counting.load, POLL_WHILE_COUNTING
+        return counting.load, max(counting.expires - time.monotonic(), MIN_CACHE_SECONDS)
+
+    def _loads(self, name: str) -> Iterator[Load]:
+        now, span = datetime.now(UTC), SPANS[name]
+        # A partial minute would look like a drop in load.
+        start = now.replace(second=0, microsecond=0) + MINUTE
+        if span.past:
+            periods = Periods(now, start - span.length, span.bar, start)
+            return iter([self._schedule.past_load(periods)])
+        periods = Periods(now, start, span.bar, start + span.length)
+        return self._schedule.loads(periods, seconds=STEP_SECONDS)
 
 
 @timeline.get("/timeline")

@@ -20,6 +20,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.state import Ended
 from redbeat.presentation.text import due, duration
 from redbeat.schedule import Schedule
+from redbeat.web import timeline
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from redbeat.web.timeline import Forecasts
@@ -451,6 +452,34 @@ def test_an_outage_of_redis_is_shown(app: Celery) -> None:
         assert browser.send("/entry/pause", "x").status_code in (400, 503)
         server.restart()
         wait_until(lambda: browser.ask("/").status_code == 200, 20, "the page")
+
+
+def test_the_runs_of_a_large_schedule_are_counted_step_by_step(
+    browser: Browser, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page comes before all entries are read, and the page asks for the others."""
+    monkeypatch.setattr(timeline, "STEP_SECONDS", 0.0)
+    for number in range(510):
+        make(f"entry-{number}", crontab(minute="30"))
+    counted = []
+    while "entries are counted so far" in (page := browser.get("/timeline")):
+        assert 'data-poll="0.1"' in page
+        counted += re.findall(r"(\d+) runs from \1 entries", page)
+    assert 0 < int(counted[0]) < 510
+    assert "510 runs from 510 entries" in page
+    make("later", crontab(minute="30"))
+    assert "510 runs from 510 entries" in browser.get("/timeline")
+
+
+def test_a_count_that_an_outage_ended_begins_anew(app: Celery) -> None:
+    with RedisServer() as server:
+        app.conf.redbeat_redis_url = server.url
+        schedule = Schedule(app)
+        browser = Browser(create_app(schedule, Access()).test_client(), {})
+        server.kill()
+        browser.get("/timeline", code=503)
+        server.restart()
+        wait_until(lambda: browser.ask("/timeline").status_code == 200, 20, "the page")
 
 
 def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
