@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +17,7 @@ from redbeat.entries import edits, status
 from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import CannotRunHereError, DecodeError
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
@@ -89,7 +91,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     yield from (finding("task", encodable(warning)) for warning in warnings)
     if not {"redis", "broker"} & {found.kind for found in problems}:
         yield from queues.problems()
-    yield from _busy(minutes)
+    yield from _busy(minutes, partial(_made_by_celery, schedule, store))
     yield from _outside(store, schedule)
 
 
@@ -219,10 +221,11 @@ BUSY_FACTOR: Final = 5
 MAX_BUSY: Final = 3
 
 
-def _busy(minutes: Counter[int]) -> Iterator[Finding]:
+def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Finding]:
     """Yield a finding for each of the busiest minutes.
 
     ``minutes`` maps each UNIX minute to the number of entries that are due next in the minute.
+    ``why_slow`` says why messages of a minute are made by Celery.
     """
     hours: Counter[int] = Counter()
     for minute, count in minutes.items():
@@ -233,10 +236,22 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
             return
         at = from_timestamp(minute * 60).isoformat(" ", "minutes")
         times = f"{count / mean:.0f} times the mean per minute of the hour"
-        problem = f"{count} entries are due in the minute of {at}, {times}"
+        problem = f"{count} entries are due in the minute of {at}, {times}{why_slow(minute)}"
         effect = f"then about {mean:.0f} entries are due in each minute of the hour"
         remedy = f"set spread=3600 for these entries, or use H in their crontabs: {effect}"
         yield finding("busy", problem, remedy=remedy)
+
+
+def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
+    """Return why Celery makes the message of the first entry that is due in a UNIX minute."""
+    for row in store.page((str(minute * 60), ""), limit=1).rows:
+        with suppress(InvalidEntryError, DecodeError):  # another finding names the entry
+            entry = _entry_of(row, schedule)
+            why = schedule.why_not_rendered(entry)
+            return (
+                f"; Celery makes the message of {encodable(str(entry.name))}: {why}" if why else ""
+            )
+    return ""
 
 
 # -- entries that are not in the sorted set --------------------------------------------------------

@@ -370,6 +370,9 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     assert [finding["kind"] for finding in ran.json] == ["busy"]
     assert "1200 entries are due in the minute of" in ran.json[0]["problem"]
     assert "60 times the mean" in ran.json[0]["problem"]
+    # The beat renders messages for a Redis broker only.
+    assert "Celery makes the message of e0: " in ran.json[0]["problem"]
+    assert "memory" in ran.json[0]["problem"]
     assert "about 20 entries are due in each minute" in ran.json[0]["remedy"]
 
 
