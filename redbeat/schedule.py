@@ -310,10 +310,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         stops at the first page that is due after all periods; see
         :class:`~redbeat.management.forecast.Load`.
         """
-        *_, whole = self.loads(periods, pattern, totals)
+        *_, whole = self.load_in_steps(periods, pattern, totals)
         return whole
 
-    def loads(
+    def load_in_steps(
         self,
         periods: Periods,
         pattern: str | None = None,
@@ -332,7 +332,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         app = self.app if self.entry_class is RedBeatSchedulerEntry else None
         loading = forecasts.Loading(periods, name_of, entries_in, app, totals)
-        return forecasts.loads(pages_of(store), loading, seconds)
+        return forecasts.load_in_steps(pages_of(store), loading, seconds)
 
     def past_load(self, periods: Periods) -> Load:
         """Return the number of runs that beats sent in each period, by the entries' histories.

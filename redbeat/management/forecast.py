@@ -438,7 +438,7 @@ class Loading:
         return Load(periods.start, periods.length, sums, counts, self.entry, complete, read)
 
 
-def loads(pages: Iterable[Page], loading: Loading, seconds: float = inf) -> Iterator[Load]:
+def load_in_steps(pages: Iterable[Page], loading: Loading, seconds: float = inf) -> Iterator[Load]:
     """Yield the number of runs in each period, which ``loading`` counts; the last one is final.
 
     What was counted so far is yielded each ``seconds``. The computing time hardly grows with the

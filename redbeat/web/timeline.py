@@ -245,7 +245,7 @@ class Forecasts:
             periods = Periods(now, start - span.length, span.bar, start)
             return iter([self._schedule.past_load(periods)])
         periods = Periods(now, start, span.bar, start + span.length)
-        return self._schedule.loads(periods, seconds=STEP_SECONDS)
+        return self._schedule.load_in_steps(periods, seconds=STEP_SECONDS)
 
 
 @timeline.get("/timeline")
