@@ -1,17 +1,17 @@
 """Describes schedules in English, for users who know neither crontabs nor RFC 5545.
 
-There are words for intervals, times of day, weekdays, days of the month and months. A rule that
-needs more than that is shown as its own text.
+There are words for what people write: intervals, times of day, weekdays, days of the month and
+months. Any other rule is shown as its own text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
-from dateutil.rrule import HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY
+from dateutil.rrule import HOURLY, WEEKLY, YEARLY
 
 from redbeat.calendar import cron, recurrence, zones
 from redbeat.printing import plural
@@ -30,7 +30,9 @@ WORKDAYS: Final = (0, 1, 2, 3, 4)
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
-SPAN_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
+LONG_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
+#: The positions in a month that have a name; -1 is the last one.
+POSITIONS: Final = {1: "first", 2: "2nd", 3: "3rd", 4: "4th", 5: "5th", -1: "last"}
 #: Maximum number of items that a phrase lists.
 MAX_ITEMS: Final = 8
 #: Maximum number of times of day that a phrase lists.
@@ -74,33 +76,16 @@ def numbered(noun: str, values: Sequence[int]) -> str:
     return f"{noun}{'' if len(values) == 1 else 's'} {ranges(values)}"
 
 
-def ordinal(number: int) -> str:
-    """Return a positive number as an ordinal, such as ``1st``, ``2nd`` or ``11th``."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if 10 <= number % 100 <= 20 else endings.get(number % 10, "th")
-    return f"{number}{ending}"
+def positioned(number: int, noun: str) -> str:
+    """Return a phrase such as ``the 2nd Friday``; raise ``TooComplex`` for a rare position."""
+    if number not in POSITIONS:
+        raise TooComplex
+    return f"the {POSITIONS[number]} {noun}"
 
 
-def position_name(number: int) -> str:
-    """Return a position in English, such as ``first``, ``2nd``, ``last`` or ``2nd last``."""
-    if number in (1, -1):
-        return "first" if number > 0 else "last"
-    return ordinal(number) if number > 0 else f"{ordinal(-number)} last"
-
-
-def every(number: int, unit: str) -> str:
+def every(number: int | str, unit: str) -> str:
     """Return a phrase such as ``every 5 minutes`` or ``every hour``."""
-    return f"every {unit}" if number == 1 else f"every {number} {unit}s"
-
-
-def span(length: timedelta) -> str:
-    """Return a duration as text that can follow "every", such as ``1 minute and 30.5 seconds``."""
-    parts = [
-        f"{count} {SPAN_UNITS[unit]}{'' if count == '1' else 's'}"
-        for count, unit in quantities(length.total_seconds(), 6)
-    ]
-    single = len(parts) == 1 and parts[0].startswith("1 ")
-    return parts[0].removeprefix("1 ") if single else joined(parts)
+    return f"every {unit}" if str(number) == "1" else f"every {number} {unit}s"
 
 
 def zone_label(zone: tzinfo) -> str:
@@ -111,13 +96,9 @@ def zone_label(zone: tzinfo) -> str:
 def moment(instant: datetime) -> str:
     """Return an aware datetime as text without the time zone, such as ``2026-01-01 09:00``.
 
-    Seconds and microseconds are included if they are not 0. The UTC offset is included if the
-    wall-clock time occurs twice, at the end of DST.
+    Seconds and microseconds are included if they are not 0.
     """
-    text = instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
-    offset = instant.utcoffset() or timedelta(0)
-    other_offset = instant.replace(fold=1 - instant.fold).utcoffset()
-    return text if other_offset == offset else f"{text} ({timezone(offset)})"
+    return instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
 
 
 # -- times of day, days and months -----------------------------------------------------------------
@@ -163,8 +144,8 @@ def days(weekdays: Sequence[int], monthdays: Sequence[int]) -> str:
         raise TooComplex
     if monthdays:
         front = [number for number in monthdays if number > 0]
-        back = [f"the {position_name(number)} day" for number in monthdays if number < 0]
-        listed = joined([*([numbered("day", front)] if front else []), *reversed(back)])
+        back = [positioned(number, "day") for number in monthdays if number < 0]
+        listed = joined([*([numbered("day", front)] if front else []), *back])
         return f"on {listed} of the month"
     if tuple(weekdays) == WORKDAYS:
         return "every weekday"
@@ -194,7 +175,7 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
 
     ``timezone`` is the IANA name of the time zone for crontabs and ``clocked`` times; an rrule has
     its own time zone. The text contains the time zone if the runs depend on the time zone. A rule
-    that needs too many words is shown as its own text. For a custom schedule, the text is the
+    for which there are no words is shown as its own text. For a custom schedule, the text is the
     ``repr`` or the name of its type. Raises ``ValueError`` for a ``clocked`` schedule if
     ``timezone`` is unknown.
     """
@@ -203,26 +184,25 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
         has_repr = cls.__repr__ is not object.__repr__
         return repr(schedule) if has_repr else f"custom schedule {cls.__qualname__}"
     words = next(words for cls, words in WORDS.items() if isinstance(schedule, cls))
-    return words(schedule, timezone)
+    try:
+        text = words(schedule, timezone)
+    except TooComplex:
+        text = schedule_text(schedule)
+    return f"{text}, {timezone}" if timezone and isinstance(schedule, crontab) else text
 
 
 def _interval(when: Any, _timezone: str | None) -> str:
-    length: timedelta = max(when.run_every, next_run.MIN_EVERY)
-    return schedule_text(when) if when.relative else f"every {span(length)}"
-
-
-def _crontab(when: crontab, timezone: str | None) -> str:
-    try:
-        text = _crontab_phrase(when)
-    except TooComplex:
-        text = schedule_text(when)
-    return f"{text}, {timezone}" if timezone else text
+    seconds = max(when.run_every, next_run.MIN_EVERY).total_seconds()
+    (count, unit), *more = quantities(seconds, 6)
+    if when.relative or more:
+        raise TooComplex
+    return every(count, LONG_UNITS[unit])
 
 
 ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
-def _crontab_phrase(when: crontab) -> str:
+def _crontab(when: crontab, _timezone: str | None) -> str:
     # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
     # and the day of the week must match.
     if cron.cron_rule(when).next_wall(ANY_DAY) is None:
@@ -242,20 +222,10 @@ def _clocked(when: clocked, timezone: str | None) -> str:
 
 
 def _rule(when: rrule, _timezone: str | None) -> str:
-    try:
-        return _rule_phrase(when)
-    except TooComplex:
-        return schedule_text(when)
-
-
-def _rule_phrase(when: rrule) -> str:
-    rule, zone, unit = when._rule, when.dtstart.tzinfo or zones.UTC, UNITS[when._rule.freq]
+    rule, zone = when._rule, when.dtstart.tzinfo or zones.UTC
     text = phrase(_rule_times(rule), _rule_days(rule), rule.days.months)
     if rule.interval > 1 and rule.freq < HOURLY:
-        text += f", only every {ordinal(rule.interval)} {unit}"
-    if rule.setpos:
-        positions = joined([f"the {position_name(number)}" for number in rule.setpos])
-        text += f", only {positions} of these in each {unit}"
+        text += f", only {every(rule.interval, UNITS[rule.freq])}"
     if rule.interval > 1 or when.count or zones.as_utc(when.start) > zones.EPOCH:
         text += f", from {moment(zones.as_utc(when.start).astimezone(zone))}"
     if when.count:
@@ -266,13 +236,10 @@ def _rule_phrase(when: rrule) -> str:
 
 
 def _rule_times(rule: recurrence.Recurrence) -> str:
-    if rule.freq == SECONDLY or (rule.freq >= HOURLY and rule.interval > 1):
-        minutes = (rule.start.minute,) if rule.freq < MINUTELY else ()
-        seconds = (rule.start.second,) if rule.freq < SECONDLY else ()
-        if (rule.hours, rule.minutes, rule.seconds) != ((), minutes, seconds):
-            raise TooComplex
+    steps = rule.freq >= HOURLY and rule.interval > 1
+    if steps and rule.plain:
         return every(rule.interval, UNITS[rule.freq])
-    if rule.seconds != (0,):
+    if steps or rule.seconds != (0,):
         raise TooComplex
     return clock(rule.minutes or ALL_MINUTES, rule.hours or ALL_HOURS)
 
@@ -280,15 +247,15 @@ def _rule_times(rule: recurrence.Recurrence) -> str:
 def _rule_days(rule: recurrence.Recurrence) -> str:
     allowed = rule.days
     in_year = rule.freq == YEARLY and not allowed.months
-    starts_week = rule.wkst and rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
-    if allowed.yeardays or allowed.weeknos or allowed.easter or starts_week:
+    starts_week = rule.wkst and rule.freq == WEEKLY and rule.interval > 1
+    if rule.setpos or allowed.yeardays or allowed.weeknos or allowed.easter or starts_week:
         raise TooComplex
     if not allowed.nth_weekdays:
         return days(allowed.weekdays, allowed.monthdays)
     if allowed.weekdays or allowed.monthdays or in_year:
         raise TooComplex
     pairs = sorted(allowed.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
-    listed = joined([f"the {position_name(nth)} {DAYS[day]}" for day, nth in pairs])
+    listed = joined([positioned(nth, DAYS[day]) for day, nth in pairs])
     return f"on {listed} of the month"
 
 
