@@ -15,9 +15,9 @@ from redis import Redis, RedisCluster
 
 from redbeat import settings
 from redbeat.connection.cluster import is_cluster
-from redbeat.connection.endpoint import read_endpoint
+from redbeat.connection.endpoint import client_parameters, read_endpoint
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import build, client_parameters
+from redbeat.connection.topology import build
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 

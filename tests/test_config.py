@@ -14,7 +14,8 @@ from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import RedBeatConfig, ensure_conf, get_redis, real_app
-from redbeat.connection.topology import build, client_parameters
+from redbeat.connection.endpoint import client_parameters
+from redbeat.connection.topology import build
 from redbeat.errors import ConfigurationError
 from redbeat.settings import MISSING, SETTINGS, find_setting
 

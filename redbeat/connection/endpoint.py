@@ -1,19 +1,26 @@
-"""The settings of the schedule's Redis: the URL, the TLS options and the client options."""
+"""The settings of the schedule's Redis, checked, and as arguments of redis-py, with TLS."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Final
 
 from celery import Celery
 from kombu.utils.imports import symbol_by_name
-from redis.credentials import CredentialProvider
+from redis.connection import SSLConnection
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redbeat.errors import ConfigurationError
+from redbeat.printing import get_logger
 from redbeat.settings import MISSING, find_setting
 
-from .urls import SOCKETS, url_scheme, url_text
+from .urls import SCHEMES, SOCKETS, Address, parse_url, url_scheme, url_text
+
+logger = get_logger("celery.beat")
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,3 +167,151 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
         except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{setting}[{name!r}] cannot be used: {error}") from error
     return checked
+
+
+# -- arguments of redis-py -------------------------------------------------------------------------
+
+#: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
+SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
+    "socket_timeout": 5.0,
+    "socket_connect_timeout": 5.0,
+    "socket_keepalive": True,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Parameters:
+    """The parameters from which RedBeat builds a Redis client.
+
+    ``node`` is the first address in the URL setting, ``hosts`` are those of all. ``kwargs`` are the
+    arguments for redis-py, without the options of ``endpoint`` that only RedBeat uses.
+    """
+
+    endpoint: Endpoint
+    node: Address
+    hosts: list[tuple[str, int]]
+    kwargs: dict[str, Any]
+
+
+def client_parameters(endpoint: Endpoint) -> Parameters:
+    """Return the client parameters that result from all settings of ``endpoint``.
+
+    RedBeat's own settings override the URL. The URL overrides what is inherited from the broker,
+    and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
+    round trips.
+    """
+    url = endpoint.url
+    addresses = parse_url(url.value, url.setting)
+    if not addresses:
+        raise ConfigurationError(
+            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
+            f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
+        )
+    given = endpoint.options.value
+    options = {name: given[name] for name in given if name not in BUILDER_OPTIONS}
+    from_url = check_options(addresses[0].options, url.setting)
+    tls = tls_settings(endpoint.use_ssl) if endpoint.uses_tls else {}
+    inherited: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for source, values in ((endpoint.use_ssl, tls), (endpoint.options, options)):
+        (inherited if source.inherited else own).update(values)
+    kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **inherited, **from_url, **own}
+    database = kwargs.get("db", 0)
+    if database != from_url.get("db", database):
+        message = "The schedule is in database %s of %s; RedBeat 2 used database %s of %s"
+        logger.warning(message, database, endpoint.options.setting, from_url["db"], url.setting)
+    stray = sorted(name for name in map(str, kwargs) if name.startswith("ssl_"))
+    if endpoint.uses_tls:
+        kwargs = with_tls(kwargs)
+    elif stray:
+        raise ConfigurationError(
+            f"{url.setting} or {endpoint.options.setting} has TLS options ({', '.join(stray)}), "
+            "but TLS is off: use a rediss URL"
+        )
+    hosts = [(one.host, one.port) for one in addresses]
+    return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs))
+
+
+def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``kwargs`` with a credential provider instead of a user name and a password.
+
+    The ``repr`` of redis-py's clients and pools shows passwords, but not the contents of a
+    credential provider. A credential provider in ``kwargs`` is kept.
+    """
+    hidden = dict(kwargs)
+    username, password = hidden.pop("username", None), hidden.pop("password", None)
+    if (username or password) and hidden.get("credential_provider") is None:
+        provider = UsernamePasswordCredentialProvider(username, password)
+        hidden["credential_provider"] = provider
+    return hidden
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+#: The TLS options of the installed version of redis-py.
+TLS_OPTIONS: Final = frozenset(
+    name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")
+)
+
+#: The options that name files, which OpenSSL reads at each connection.
+FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+
+
+def tls_settings(use_ssl: Source) -> dict[str, Any]:
+    """Return the options in a setting; their names may lack ``ssl_``, as for other brokers.
+
+    An option that redis-py does not know is left out if it is the broker's.
+    """
+    given: Mapping[str, Any] = use_ssl.value if isinstance(use_ssl.value, Mapping) else {}
+    named = {name if name.startswith("ssl") else f"ssl_{name}": given[name] for name in given}
+    if use_ssl.inherited:
+        return {name: value for name, value in named.items() if name in TLS_OPTIONS}
+    return named
+
+
+def with_tls(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return redis-py's arguments ``kwargs`` for a TLS connection.
+
+    The certificate and the host name of the server are verified by default. A warning is logged if
+    an option disables the verification of the server. Raises :exc:`ConfigurationError` for a file
+    that is missing or invalid; redis-py checks the other values.
+    """
+    options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **kwargs, "ssl": True}
+    options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
+    password = options.get("ssl_password")
+    if password is not None:
+        # A program that prints the options shows the function instead of the password.
+        options["ssl_password"] = lambda: password
+    message = "The %s of the Redis server is not verified: %s is %r"
+    if options["ssl_cert_reqs"] == "none":
+        logger.warning(message, "certificate", "ssl_cert_reqs", "none")
+        # Without certificate verification, the ssl module does not allow a host name check.
+        options["ssl_check_hostname"] = False
+    elif not options["ssl_check_hostname"]:
+        logger.warning(message, "host name", "ssl_check_hostname", False)
+    _try_files(options)
+    return options
+
+
+def _cert_reqs(value: Any) -> str:
+    with suppress(ValueError):
+        value = ssl.VerifyMode(value).name  # such as CERT_NONE
+    return str(value).lower().removeprefix("cert_")  # redis-py also treats None as "none"
+
+
+def _try_files(options: Mapping[str, Any]) -> None:
+    """Load the certificates and the key, so that bad files are reported before any command."""
+    authorities, authorities_path, certificate, key = map(options.get, FILES)
+    # Without a password argument, OpenSSL would prompt for a password in the terminal.
+    password = options.get("ssl_password") or (lambda: "")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if authorities or authorities_path:
+            context.load_verify_locations(authorities, authorities_path)
+        if certificate or key:
+            context.load_cert_chain(certificate, key, password)  # type: ignore[arg-type]
+    except (OSError, TypeError, ValueError) as error:  # ssl.SSLError is an OSError
+        named = ", ".join(f"{name}={options[name]!r}" for name in FILES if options.get(name))
+        raise ConfigurationError(
+            f"The files for TLS cannot be used: {error} (check {named} and ssl_password)"
+        ) from error

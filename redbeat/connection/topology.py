@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any, Final
@@ -13,27 +12,14 @@ import redis
 from redis import Redis, exceptions
 from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
-from redis.credentials import UsernamePasswordCredentialProvider
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from redbeat.errors import ConfigurationError
-from redbeat.printing import get_logger
 
 from .cluster import LateCluster, server_errors
-from .endpoint import BUILDER_OPTIONS, Endpoint, check_options
-from .tls import tls_settings, with_tls
-from .urls import SCHEMES, SOCKETS, Address, parse_url
-
-logger = get_logger("celery.beat")
-
-
-#: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
-SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
-    "socket_timeout": 5.0,
-    "socket_connect_timeout": 5.0,
-    "socket_keepalive": True,
-}
+from .endpoint import SOCKET_DEFAULTS, Parameters, hide_credentials, with_tls
+from .urls import SOCKETS
 
 #: The name of the master in Sentinel, if none is set.
 DEFAULT_SERVICE: Final = "master"
@@ -49,73 +35,6 @@ SENTINEL_DEFAULTS: Final = dict(SOCKET_DEFAULTS, socket_timeout=1.0, socket_conn
 
 _SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
 _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameters)
-
-
-@dataclass(frozen=True, repr=False)
-class Parameters:
-    """The parameters from which RedBeat builds a Redis client.
-
-    ``node`` is the first address in the URL setting, ``hosts`` are those of all. ``kwargs`` are the
-    arguments for redis-py, without the options of ``endpoint`` that only RedBeat uses.
-    """
-
-    endpoint: Endpoint
-    node: Address
-    hosts: list[tuple[str, int]]
-    kwargs: dict[str, Any]
-
-
-def client_parameters(endpoint: Endpoint) -> Parameters:
-    """Return the client parameters that result from all settings of ``endpoint``.
-
-    RedBeat's own settings override the URL. The URL overrides what is inherited from the broker,
-    and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
-    round trips.
-    """
-    url = endpoint.url
-    addresses = parse_url(url.value, url.setting)
-    if not addresses:
-        raise ConfigurationError(
-            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
-            f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
-        )
-    given = endpoint.options.value
-    options = {name: given[name] for name in given if name not in BUILDER_OPTIONS}
-    from_url = check_options(addresses[0].options, url.setting)
-    tls = tls_settings(endpoint.use_ssl) if endpoint.uses_tls else {}
-    inherited: dict[str, Any] = {}
-    own: dict[str, Any] = {}
-    for source, values in ((endpoint.use_ssl, tls), (endpoint.options, options)):
-        (inherited if source.inherited else own).update(values)
-    kwargs = {"decode_responses": True, **SOCKET_DEFAULTS, **inherited, **from_url, **own}
-    database = kwargs.get("db", 0)
-    if database != from_url.get("db", database):
-        message = "The schedule is in database %s of %s; RedBeat 2 used database %s of %s"
-        logger.warning(message, database, endpoint.options.setting, from_url["db"], url.setting)
-    stray = sorted(name for name in map(str, kwargs) if name.startswith("ssl_"))
-    if endpoint.uses_tls:
-        kwargs = with_tls(kwargs)
-    elif stray:
-        raise ConfigurationError(
-            f"{url.setting} or {endpoint.options.setting} has TLS options ({', '.join(stray)}), "
-            "but TLS is off: use a rediss URL"
-        )
-    hosts = [(one.host, one.port) for one in addresses]
-    return Parameters(endpoint, addresses[0], hosts, hide_credentials(kwargs))
-
-
-def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``kwargs`` with a credential provider instead of a user name and a password.
-
-    The ``repr`` of redis-py's clients and pools shows passwords, but not the contents of a
-    credential provider. A credential provider in ``kwargs`` is kept.
-    """
-    hidden = dict(kwargs)
-    username, password = hidden.pop("username", None), hidden.pop("password", None)
-    if (username or password) and hidden.get("credential_provider") is None:
-        provider = UsernamePasswordCredentialProvider(username, password)
-        hidden["credential_provider"] = provider
-    return hidden
 
 
 def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:

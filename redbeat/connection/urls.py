@@ -15,11 +15,8 @@ from redbeat.errors import ConfigurationError
 #: The schemes of Unix sockets, which have no host and no TLS.
 SOCKETS = ("unix", "redis+socket")
 
-#: The schemes of topologies with several servers.
-MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
-
 #: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
-SCHEMES = ("redis", "rediss", *SOCKETS, *MANY_SERVERS)
+SCHEMES = ("redis", "rediss", *SOCKETS, "redis-sentinel", "sentinel", "redis-cluster")
 
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 

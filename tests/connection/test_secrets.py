@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import ensure_conf, get_redis, unretried
-from redbeat.connection.topology import client_parameters
+from redbeat.connection.endpoint import client_parameters
 from redbeat.schedulers import RedBeatScheduler
 from tests.acceptance.processes import Project
 from tests.certificates import write_certificates
