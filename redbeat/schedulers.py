@@ -40,14 +40,13 @@ from redbeat.connection.urls import safe_url
 from redbeat.entries import decide, saving, state, verdicts
 from redbeat.printing import get_logger, plural
 
-from . import config, decoder
+from . import config, decoder, metrics
 from .config import App, RedBeatConfig, ensure_conf, get_redis, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
-from .metrics import extra
 from .settings import LOG_EACH
 from .storage import checks, own_keys, scripts
 from .storage.beats import SILENCE
@@ -295,7 +294,7 @@ class RedBeatScheduler(Scheduler):
         conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
-        serve = extra.server_module(extra.BEAT).serve_beat
+        serve = metrics.server_module(metrics.BEAT).serve_beat
         return serve(conf, self.stores[0].client, beat.health, beat.totals)
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from redbeat.metrics.extra import server_module
+from redbeat.metrics import server_module
 
 from .command import EX_UNHEALTHY, Console, command, failure
 from .options import Parsed, option, option_error
@@ -155,12 +155,8 @@ def exporter(console: Console, host: str, port: int) -> None:
     running while Redis is unreachable.
     """
     stop = Event()
-
-    def on_signal(*_args: Any) -> None:
-        stop.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+        signal.signal(number, lambda *_args: stop.set())
     server = server_module("the exporter").serve_exporter(console.schedule.app, host, port)
     console.result({"url": server.url}, f"Metrics are at {server.url}")
     stop.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import core
 from prometheus_client.registry import Collector
@@ -18,17 +18,7 @@ from redbeat.errors import described, reason_of
 from redbeat.printing import get_logger, printable
 from redbeat.storage.words import NO_BROKER
 
-from .counters import (
-    KINDS,
-    LATENESS,
-    MICROSECONDS,
-    MISMATCHES,
-    RESULTS,
-    ROUND_TRIPS,
-    TICK,
-    Buckets,
-    split,
-)
+from . import counters
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
@@ -66,58 +56,65 @@ Totals = Callable[[], Mapping[str, int]]
 def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     """Yield the counters and the histograms; ``totals`` maps fields to counts."""
     by_label = _counts_by_label(totals)
-    for kind, text in KINDS.items():
+    for kind, text in counters.KINDS.items():
         yield core.CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
-        of_entries = core.CounterMetricFamily(
+        entries = core.CounterMetricFamily(
             f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"]
         )
-        for label, number in by_label[kind].items():
-            of_entries.add_metric([label], number)
-        yield of_entries
+        yield _with_samples(entries, by_label[kind])
     runs = "Runs that ended, by the result that workers reported."
     results = core.CounterMetricFamily("redbeat_runs", runs, labels=["result"])
-    for result, field in RESULTS.items():
-        results.add_metric([result], totals.get(field, 0))
-    yield results
-    trips = totals.get(ROUND_TRIPS, 0)
+    ended = {result: totals.get(field, 0) for result, field in counters.RESULTS.items()}
+    yield _with_samples(results, ended)
+    trips = totals.get(counters.ROUND_TRIPS, 0)
     yield core.CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips
     )
-    mismatches = "Rendered messages that differed from Celery's, which were sent instead."
-    yield core.CounterMetricFamily("redbeat_render_mismatch", mismatches, totals.get(MISMATCHES, 0))
+    different = "Rendered messages that differed from Celery's, which were sent instead."
+    mismatches = totals.get(counters.MISMATCHES, 0)
+    yield core.CounterMetricFamily("redbeat_render_mismatch", different, mismatches)
     lateness = "Lateness of runs: seconds from the due time until the message was published."
-    yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
+    yield _histogram("redbeat_lateness_seconds", lateness, counters.LATENESS, totals)
     ticks = "Duration of ticks in seconds, without the wait between ticks."
-    yield _histogram("redbeat_tick_duration_seconds", ticks, TICK, totals)
+    yield _histogram("redbeat_tick_duration_seconds", ticks, counters.TICK, totals)
+
+
+def _with_samples(metric: Any, numbers: Mapping[str, float]) -> Any:
+    """Return a metric with one label, with a sample for each value of the label."""
+    for value, number in numbers.items():
+        metric.add_metric([value], number)
+    return metric
 
 
 def _counts_by_label(totals: Mapping[str, int]) -> dict[str, Counter[str]]:
     """Return the counts by kind and label; entries with equal printable names share a label."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for field, number in totals.items():
-        kind_and_name = split(field)
-        if kind_and_name is not None:
-            kind, name = kind_and_name
+        if found := counters.split(field):
+            kind, name = found
             counts[kind][printable(name, MAX_LABEL)] += number
     return counts
 
 
-def _histogram(name: str, text: str, buckets: Buckets, totals: Mapping[str, int]) -> core.Metric:
+def _histogram(
+    name: str, text: str, buckets: counters.Buckets, totals: Mapping[str, int]
+) -> core.Metric:
     sums = accumulate(totals.get(field, 0) for field in buckets.fields)
     cumulative = list(zip(map(floatToGoString, buckets.texts), sums, strict=True))
-    return core.HistogramMetricFamily(
-        name, text, cumulative, totals.get(buckets.sum, 0) / MICROSECONDS
-    )
+    total = totals.get(buckets.sum, 0) / counters.MICROSECONDS
+    return core.HistogramMetricFamily(name, text, cumulative, total)
 
 
 def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
     """Yield the gauges of a schedule: entries, due entries, beats, lock and clock."""
     states = core.GaugeMetricFamily("redbeat_entries", "Entries by state.", labels=["state"])
-    for state, number in entries_of(snapshot.counts).items():
-        states.add_metric([state], number)
-    yield states
+    yield _with_samples(states, entries_of(snapshot.counts))
     yield overdue_gauge(snapshot)
-    yield problems_gauge(snapshot)
+    kinds = "1 for each kind of problem that celery redbeat status names."
+    problems = core.GaugeMetricFamily("redbeat_problem", kinds, labels=["kind", "severity"])
+    for kind, severity in {one.kind: one.severity for one in snapshot.problems}.items():
+        problems.add_metric([kind, severity], 1)
+    yield problems
     counts = snapshot.counts
     yield from _gauges(
         broker_up=None if snapshot.leads is False else not counts.problem.startswith(NO_BROKER),
@@ -146,15 +143,6 @@ def overdue_gauge(snapshot: Snapshot) -> core.Metric:
     for item in snapshot.overdue[:MAX_OVERDUE]:
         overdue.add_metric([item.name], item.seconds)
     return overdue
-
-
-def problems_gauge(snapshot: Snapshot) -> core.Metric:
-    """Return a gauge of the problems that ``celery redbeat status`` names, by their kind."""
-    text = "1 for each kind of problem that celery redbeat status names."
-    gauge = core.GaugeMetricFamily("redbeat_problem", text, labels=["kind", "severity"])
-    for one in {one.kind: one for one in snapshot.problems}.values():
-        gauge.add_metric([one.kind, one.severity], 1)
-    return gauge
 
 
 def health_gauges(

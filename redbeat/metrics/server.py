@@ -19,7 +19,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.printing import get_logger
 from redbeat.storage.store import store_of
 
-from .extra import BEAT
+from . import BEAT
 from .families import BeatCollector, RedisCollector, Totals
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot, take_snapshot
@@ -110,9 +110,11 @@ def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Tot
     assert conf.metrics_port is not None
     # The beat's own store is not thread-safe, and counts the beat's round trips.
     store = store_of(conf.app, client)
+    most = getattr(getattr(client, "connection_pool", None), "max_connections", None)
+    has_spare = most is None or most > CONNECTIONS_OF_A_BEAT
 
     def take() -> Snapshot | None:
-        return take_snapshot(store, conf) if _has_spare(client) else None
+        return take_snapshot(store, conf) if has_spare else None
 
     collectors = (BeatCollector(health, totals, take), ProcessCollector(registry=None))
     app = _app(collectors, health.alive, health.ready)
@@ -130,10 +132,3 @@ def serve_exporter(app: Celery, host: str, port: int) -> Server:
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
     alive = ProbeResult(True, "the exporter is running")
     return Server(host, port, _app([collector], lambda: alive, collector.ready), "--port")
-
-
-def _has_spare(client: Any) -> bool:
-    """Return whether the connection pool allows more connections than the beat uses."""
-    pool = getattr(client, "connection_pool", None)
-    max_connections = getattr(pool, "max_connections", None)
-    return max_connections is None or max_connections > CONNECTIONS_OF_A_BEAT
