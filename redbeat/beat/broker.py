@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
-from redbeat.calendar.times import time_from
+from redbeat.calendar.zones import time_from
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError, cause_of

@@ -9,8 +9,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from .steps import spend
-from .times import plain_datetime
-from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, wall_zone
+from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, plain_datetime, wall_zone
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from celery.bin.base import CeleryOption
 from celery.exceptions import CeleryCommandException
 from click.shell_completion import CompletionItem
 
-from redbeat.calendar.times import time_from
+from redbeat.calendar.zones import time_from
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of

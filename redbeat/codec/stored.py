@@ -18,8 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-from redbeat.calendar.times import time_from
-from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
+from redbeat.calendar.zones import UTC, from_timestamp, time_from, to_timestamp
 from redbeat.errors import DecodeError
 from redbeat.printing import SURROGATES, encodable, shortened
 

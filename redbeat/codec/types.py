@@ -23,7 +23,7 @@ from dateutil.tz import tzfile
 from redbeat import errors
 from redbeat.calendar import zones
 from redbeat.calendar.sun import make_solar
-from redbeat.calendar.times import time_from
+from redbeat.calendar.zones import time_from
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from celery.schedules import BaseSchedule, schedule
 
-from redbeat.calendar.times import time_from
+from redbeat.calendar.zones import time_from
 from redbeat.codec.stored import is_valid_text
 from redbeat.decoder import decode, decode_schedule, encode
 from redbeat.errors import DecodeError, InvalidEntryError

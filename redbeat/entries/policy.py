@@ -10,8 +10,7 @@ from functools import lru_cache, partial
 from numbers import Integral, Real
 from typing import Any, Final, Literal, get_args
 
-from redbeat.calendar.times import time_from
-from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
+from redbeat.calendar.zones import UTC, as_utc, time_from, zone_key, zone_named
 from redbeat.codec.stored import MAX_WHOLE, is_valid_text
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.calendars import OnExcluded

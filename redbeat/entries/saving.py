@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
 
-from redbeat.calendar.times import plain_datetime
-from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.calendar.zones import UTC, from_timestamp, plain_datetime
 from redbeat.entries import changes, history
 from redbeat.entries.calendars import give_calendars
 from redbeat.entries.decide import aware, is_overdue, is_own_time, same_instant

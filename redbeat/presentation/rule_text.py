@@ -15,7 +15,7 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
-from redbeat.calendar import cron, sun, times, zones
+from redbeat.calendar import cron, sun, zones
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
 from redbeat.schedules import hashed, ical, rule
@@ -137,7 +137,7 @@ def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:
 
 
 def _at(text: str, zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
-    moment = times.time_from(text)
+    moment = zones.time_from(text)
     return rule.clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
 
 

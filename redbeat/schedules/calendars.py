@@ -13,9 +13,8 @@ from typing import Any, Final, Literal
 from celery.schedules import BaseSchedule
 
 from redbeat.calendar.steps import LIMIT, About, Steps, bounded, spend
-from redbeat.calendar.times import time_from
 from redbeat.calendar.walltime import END, TICK, instant_of
-from redbeat.calendar.zones import UTC, zone_key, zone_named
+from redbeat.calendar.zones import UTC, time_from, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import encodable
 

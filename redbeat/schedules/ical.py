@@ -9,10 +9,9 @@ from typing import Any
 
 from dateutil.rrule import weekday, weekdays
 
-from redbeat.calendar.rules import RANGES
+from redbeat.calendar.recurrence import RANGES
 from redbeat.calendar.steps import bounded
-from redbeat.calendar.times import time_from
-from redbeat.calendar.zones import EPOCH, UTC, zone_named
+from redbeat.calendar.zones import EPOCH, UTC, time_from, zone_named
 
 from .rule import MAX_DATES, MOMENT, rrule, rruleset
 

@@ -17,9 +17,8 @@ from celery.utils.time import remaining
 from redbeat.calendar.cron import cron_rule
 from redbeat.calendar.steps import bounded, spend
 from redbeat.calendar.sun import next_event
-from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import TICK, next_instant
-from redbeat.calendar.zones import UTC, as_utc, wall_zone
+from redbeat.calendar.zones import UTC, as_utc, plain_datetime, wall_zone
 
 from .rule import RuleSchedule, clocked, rrule, rruleset
 

@@ -15,11 +15,9 @@ from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
-from redbeat.calendar import walltime, zones
-from redbeat.calendar.recurrence import DAY, UNIT, Recurrence
-from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
+from redbeat.calendar import recurrence, walltime, zones
+from redbeat.calendar.recurrence import DAY, UNIT, Frequency, Recurrence
 from redbeat.calendar.steps import bounded, spend
-from redbeat.calendar.times import plain_datetime
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
@@ -120,7 +118,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     :class:`celery.schedules.crontab`.
     """
 
-    FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
+    FREQ_MAP: ClassVar[dict[str, int]] = recurrence.FREQUENCIES
 
     def __init__(
         self,
@@ -145,11 +143,11 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         app: App | None = None,
     ) -> None:
         super().__init__(nowfun=nowfun, app=app)
-        self.freq = frequency(freq)
+        self.freq = recurrence.frequency(freq)
         self.dtstart = aware_moment("dtstart", self._now() if dtstart is None else dtstart)
-        self.interval = positive("interval", interval)
+        self.interval = recurrence.positive("interval", interval)
         self.wkst = wkst
-        self.count = None if count is None else positive("count", count)
+        self.count = None if count is None else recurrence.positive("count", count)
         self.until = None if until is None else aware_moment("until", until)
         self.bysetpos = _storable(bysetpos)
         self.bymonth = _storable(bymonth)
@@ -165,7 +163,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         # The conversion to UTC and back turns a start that DST skips into a valid time.
         self._start = zones.as_utc(self.start)
         wall = self._start.astimezone(self._zone).replace(tzinfo=None, fold=0)
-        self._rule = recurrence(self.fields(), wall)
+        self._rule = recurrence.recurrence(self.fields(), wall)
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -568,7 +566,7 @@ def aware_moment(name: str, moment: object) -> datetime:
     if not isinstance(moment, datetime):
         raise ValueError(f"{name}: {moment!r} is not a datetime")
     try:
-        plain = plain_datetime(moment)
+        plain = zones.plain_datetime(moment)
         aware = plain if plain.tzinfo else plain.replace(tzinfo=zones.UTC)
         zones.as_utc(aware)
     except ValueError as error:

@@ -15,7 +15,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
-from redbeat.calendar import sun, times, walltime, zones
+from redbeat.calendar import sun, walltime, zones
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.decide import Plan, aware
 from redbeat.entries.history import History, encode_meta
@@ -263,7 +263,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     if text in (None, ""):
         return None
     try:
-        moment = times.time_from(str(text))
+        moment = zones.time_from(str(text))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
     return incoming.instant_from(field, moment, app.timezone)

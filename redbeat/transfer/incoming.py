@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
 
-from redbeat.calendar import times, walltime, zones
+from redbeat.calendar import walltime, zones
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, described
 from redbeat.schedules.calendars import Calendar
@@ -132,7 +132,7 @@ def instant_from(field: str, value: Any, zone: tzinfo) -> datetime:
     :exc:`InvalidEntryError` for other values, and for a time outside of the years 1 to 9999.
     """
     try:
-        moment = times.time_from(value)
+        moment = zones.time_from(value)
     except ValueError as error:
         problem = f"must be a datetime or ISO 8601, not {value!r:.60}"
         raise InvalidEntryError(field, problem) from error

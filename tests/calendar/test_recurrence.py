@@ -12,8 +12,7 @@ import pytest
 from dateutil.rrule import FR, MO, SU, TU, rrulebase, weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.calendar.recurrence import Recurrence
-from redbeat.calendar.rules import recurrence
+from redbeat.calendar.recurrence import Recurrence, recurrence
 from redbeat.calendar.steps import Steps
 from redbeat.calendar.zones import EPOCH, UTC
 from redbeat.schedules.rule import RRULE_FIELDS, rrule

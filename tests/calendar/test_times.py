@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat import clocked, rrule, rruleset
-from redbeat.calendar.times import plain_datetime, time_from
-from redbeat.calendar.zones import UTC, to_timestamp
+from redbeat.calendar.zones import UTC, plain_datetime, time_from, to_timestamp
 from redbeat.codec.stored import moment_in
 from redbeat.decoder import decode
 from redbeat.entries.policy import Policy

@@ -12,8 +12,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery.utils.time import remaining
 
-from redbeat.calendar.recurrence import Recurrence
-from redbeat.calendar.rules import Frequency
+from redbeat.calendar.recurrence import Frequency, Recurrence
 from redbeat.entries.decide import has_start
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself, count_runs, latest_run, next_run

@@ -21,7 +21,7 @@ from celery.schedules import crontab, schedule
 from dateutil import tz
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.calendar.rules import Frequency
+from redbeat.calendar.recurrence import Frequency
 from redbeat.calendar.zones import from_timestamp, to_timestamp
 from redbeat.entries.decide import Plan, aware, decide
 from redbeat.entries.history import History, encode_meta
