@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.task_names import UsedNames
+from redbeat.management.names import UsedNames
 from redbeat.presentation.describe import rule_of
 from redbeat.presentation.rule_text import cron_warning
 from redbeat.printing import plural

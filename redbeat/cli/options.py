@@ -24,7 +24,7 @@ from redbeat.calendar.zones import time_from
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
-from redbeat.management.task_names import registered_tasks
+from redbeat.management.names import registered_tasks
 from redbeat.presentation.rule_text import seconds_from
 from redbeat.printing import printable
 from redbeat.schedule import Record

@@ -11,9 +11,8 @@ from typing import Final
 
 from redbeat.errors import ConfigurationError
 from redbeat.management import as_json
-from redbeat.management.doctor import examine
+from redbeat.management.doctor import examine, lost_on_the_way_back
 from redbeat.management.status import Shard
-from redbeat.management.version_2 import lost_on_the_way_back
 from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural

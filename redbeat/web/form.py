@@ -17,9 +17,10 @@ from redbeat.calendar.zones import UTC
 from redbeat.entries import policy, saving
 from redbeat.entries.changes import digest
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management import apply, task_names
+from redbeat.management import apply
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.management.forecast import zone_of
+from redbeat.management.names import BUILT_IN, NameChecker
 from redbeat.presentation import describe, rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.storage.reading import static_among
@@ -275,9 +276,7 @@ class EntryForm:
 def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
     """Return the page with the form; ``entry`` is the stored entry, or None for a new entry."""
     name = None if entry is None else entry_name()
-    tasks = [
-        task for task in sorted(schedule.app.tasks) if not task.startswith(task_names.BUILT_IN)
-    ]
+    tasks = [task for task in sorted(schedule.app.tasks) if not task.startswith(BUILT_IN)]
     page = render_template(
         "edit.html",
         name=name,
@@ -382,7 +381,7 @@ def _saved(entry: Any, form: EntryForm, action: str, message: str) -> ResponseRe
     if form.warning:
         notify(f"Please check: {form.warning}.", "warning")
     try:
-        for warning in task_names.NameChecker(entry.app).warnings(entry):
+        for warning in NameChecker(entry.app).warnings(entry):
             notify(f"Please check: {warning}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)

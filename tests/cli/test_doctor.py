@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.beat.lock import new_token
 from redbeat.entries.state import Pause, Results, State
-from redbeat.management import doctor, version_2, workers
+from redbeat.management import doctor, names
 from redbeat.metrics import problems
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
@@ -497,7 +497,7 @@ def test_what_redbeat_2_cannot_read_or_ignores_is_listed(
 
 def test_every_kind_of_finding_is_listed() -> None:
     """Programs may rely on the list of kinds, and the table has no others."""
-    modules = (doctor, problems, version_2, workers)
+    modules = (doctor, problems, names)
     sources = [Path(str(module.__file__)).read_text("utf-8") for module in modules]
     made = set(re.findall(r"\bfinding\(\s*\"(\w+)\"", " ".join(sources)))
     assert made == set(problems.KINDS)
