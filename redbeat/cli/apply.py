@@ -18,7 +18,6 @@ from redbeat.printing import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.incoming import UnreadableSourceError
 
-from .checks import warn_of_schedules, warn_of_unknown_names
 from .command import (
     EX_CONFLICT,
     EX_DIFFERENT,
@@ -30,6 +29,7 @@ from .command import (
     command,
     failure,
 )
+from .edit import warn_of_schedules, warn_of_unknown_names
 from .options import argument, option
 
 DETAILED: Final = "--detailed-exitcode"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -9,12 +10,13 @@ import click
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
 from redbeat.management.apply import save_unchanged
-from redbeat.presentation.describe import as_json, timing_text
-from redbeat.presentation.rule_text import KINDS, has_own_zone
+from redbeat.management.names import UsedNames
+from redbeat.presentation.describe import as_json, rule_of, timing_text
+from redbeat.presentation.rule_text import KINDS, cron_warning, has_own_zone
+from redbeat.printing import plural
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry
 
-from . import checks
 from .command import EX_CONFLICT, Console, command, failure
 from .entry_options import EntryCommand, as_option_errors, entry_options, table_from
 from .options import argument, entry_argument, load, option, option_error, task_names
@@ -46,9 +48,9 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         entry = new_entry(console.schedule, name, {"task": task, **table}, **owner)
         hint = f"change the entry with: celery redbeat edit {name}"
         _save(entry, f"The entry {name!r} already exists; {hint}")
-    checks.warn_of_unknown_names(console, [entry])
+    warn_of_unknown_names(console, [entry])
     _report(console, entry, "Added")
-    checks.warn_of_schedules(console, [entry])
+    warn_of_schedules(console, [entry])
 
 
 @command("edit", EntryCommand)
@@ -81,13 +83,13 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     if static_among(console.store, [name]):
         console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
-        checks.warn_of_unknown_names(console, [entry])
+        warn_of_unknown_names(console, [entry])
     owner = entry.policy_field("managed_by")
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
     _report(console, entry, "Changed")
     if values["cron"] or values["at"]:
-        checks.warn_of_schedules(console, [entry])
+        warn_of_schedules(console, [entry])
 
 
 def _check_zone(
@@ -115,3 +117,39 @@ def _report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None
         when = console.when(entry.due_at)
         due = f"due {when}" if when else "no run left"
     console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")
+
+
+# -- warnings about valid entries that are probably not what their author wants --------------------
+
+#: Maximum number of different warnings to print.
+MAX_PRINTED: Final = 20
+
+
+def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
+    """Print a warning for each unknown task and each unknown option."""
+    if not entries:
+        return
+    used = UsedNames(console.app)
+    if used.error:
+        why = f"because the tasks cannot be loaded: {used.error}"
+        console.warn(f"task names are not checked, {why}")
+    for entry in entries:
+        used.note(entry)
+    found = used.warnings()
+    for warning in found[:MAX_PRINTED]:
+        console.warn(warning)
+    if len(found) > MAX_PRINTED:
+        names = "other unknown name is", "other unknown names are"
+        console.warn(f"{plural(len(found) - MAX_PRINTED, *names)} not listed")
+
+
+def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
+    """Print a warning for each crontab that cron runs on other days, and each time in the past."""
+    for entry in entries:
+        kind, text = rule_of(entry.schedule) or ("", "")
+        if kind == "cron" and (warning := cron_warning(text)):
+            console.warn(f"{entry.name}: {warning}")
+        if kind == "at" and (at := entry.schedule.clocked_time) < console.now:
+            soon = "at once" if entry.enabled else "when it is resumed"
+            runs = "never runs" if entry.due_at is None else f"runs {soon}"
+            console.warn(f"{entry.name}: its time is {console.when(at)}, so it {runs}")

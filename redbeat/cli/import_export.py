@@ -18,8 +18,9 @@ from redbeat.transfer import crontab_file, django, importing, shelve_file
 from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 
-from . import apply, checks
+from . import apply
 from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
+from .edit import warn_of_unknown_names
 from .options import argument, option, option_error
 
 SHELVE: Final = "celery-shelve"
@@ -207,7 +208,7 @@ def import_(
     except UnreadableSourceError as error:
         raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
     _fail_on_problems(console, importer, source_name)
-    checks.warn_of_unknown_names(console, [ready.entry for ready in importer.planned])
+    warn_of_unknown_names(console, [ready.entry for ready in importer.planned])
     if not dry_run:
         to_write = importer.written["created"] + importer.written["changed"]
         with progress(console, "Importing", to_write) as advance:
