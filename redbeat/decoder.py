@@ -23,16 +23,7 @@ from .calendar.steps import bounded
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types
 from .codec.stored import MAX_DEPTH, MAX_TEXT, exceeded_limit, json_chunks, json_in, text_of
-from .codec.types import (
-    TAG,
-    VERBATIM,
-    MissingPackageError,
-    StoredType,
-    UnstorableError,
-    tags,
-    type_of_class,
-    type_of_tag,
-)
+from .codec.types import TAG, MissingPackageError, UnstorableError
 from .errors import DecodeError, InvalidEntryError, UnknownTypeError
 
 __all__: tuple[str, ...] = (
@@ -61,14 +52,14 @@ logger = get_logger("celery.beat")
 Default = Callable[[Any], Any]
 
 
-def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
+def stored_type_of(cls: type) -> tuple[type, types.StoredType | None]:
     """Return the first class in the MRO of ``cls`` that can be stored, and its ``StoredType``.
 
     An object of a subclass is stored like an object of its base class, as in RedBeat 2. Returns
     ``(object, None)`` if no base class can be stored.
     """
     for base in cls.__mro__:
-        kind = type_of_class(base)
+        kind = types.type_of_class(base)
         if kind is not None:
             return base, kind
     return object, None
@@ -183,7 +174,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
             )
     items = {key: _part(key, item, default, depth) for key, item in value.items()}
     # A user's dict that looks like a tagged dict must not be decoded as a tagged dict.
-    return VERBATIM.write(items) if TAG in value and type_of_tag(value[TAG]) else items
+    return types.VERBATIM.write(items) if TAG in value and types.type_of_tag(value[TAG]) else items
 
 
 def _object(value: Any, default: Default, depth: int) -> Any:
@@ -227,7 +218,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         """Return the object for the tagged dict ``d``, ``d`` itself if none can be created."""
         tag = d.get(TAG)
-        kind = None if tag is None else type_of_tag(tag)
+        kind = None if tag is None else types.type_of_tag(tag)
         if kind is None:
             return d
         try:
@@ -269,7 +260,7 @@ def encode(value: Any, field: str = "") -> str:
 def _too_many_schedules(text: str) -> str:
     if text.count(f'"{TAG}"') <= MAX_SCHEDULES:
         return ""
-    found = re.findall(rf'"{TAG}"\s*:\s*"({"|".join(map(re.escape, tags()))})"', text)
+    found = re.findall(rf'"{TAG}"\s*:\s*"({"|".join(map(re.escape, types.tags()))})"', text)
     return TOO_MANY if len(found) > MAX_SCHEDULES else ""
 
 
@@ -306,7 +297,7 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = {TAG: "interval", "every": value}
     tag = value.get(TAG) if isinstance(value, dict) else None
-    kind = type_of_tag(tag) if tag in tags() else None
+    kind = types.type_of_tag(tag) if tag in types.tags() else None
     if kind is None:
         error_class = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
         raise error_class(field, _not_a_schedule(value, tag))
@@ -318,7 +309,7 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
 
 
 def _not_a_schedule(value: Any, tag: object) -> str:
-    valid = f"use an object with {TAG!r} set to one of {', '.join(tags())}"
+    valid = f"use an object with {TAG!r} set to one of {', '.join(types.tags())}"
     if tag is not None:
         return f"unknown {TAG!r} {tag!r:.60}; {valid}"
     return f"{value!r:.60} is not a schedule; {valid}, or a number of seconds"

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import (
-    ItemsView,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
@@ -121,7 +113,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             key = self._key(name)
         except KeyError:
             return False
-        row = changes.read(self._store, [key]).get(key)
+        row = changes.read(self._store, key)
         return row is not None and row.definition is not None
 
     def __getitem__(self, name: str) -> Entry:
@@ -327,7 +319,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             name = store.keys.name_of(key)
             return name if pattern is None or fnmatchcase(name, pattern) else ""
 
-        def entries_in(rows: Sequence[Row]) -> list[Entry]:
+        def entries_in(rows: Iterable[Row]) -> list[Entry]:
             return self._running(records_in(self, Page(time.time(), [*rows], None)))
 
         app = self.app if self.entry_class is RedBeatSchedulerEntry else None

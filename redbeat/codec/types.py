@@ -27,14 +27,7 @@ from redbeat.calendar.zones import time_from
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY
-from redbeat.schedules.rule import (
-    MAX_RULES,
-    RRULE_FIELDS,
-    clocked,
-    rrule,
-    rruleset,
-    zone_extension,
-)
+from redbeat.schedules.rule import MAX_RULES, RRULE_FIELDS, clocked, rrule, rruleset, zone_extension
 
 TAG: Final = "__type__"
 MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years

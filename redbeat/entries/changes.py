@@ -29,10 +29,10 @@ def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> 
     return store.turn(Request("program", None, changes, look))
 
 
-def read(store: Store, keys: Sequence[str]) -> dict[str, Row]:
-    """Return the rows of the entries that exist. One round trip; pass at most 500 keys."""
-    rows = read_rows(store, keys)
-    return {row.key: row for row in rows if row.definition is not None or row.problem}
+def read(store: Store, key: str) -> Row | None:
+    """Return the row of an entry, None if there is none. One round trip."""
+    (row,) = read_rows(store, [key])
+    return row if row.definition is not None or row.problem else None
 
 
 def texts_in(row: Row) -> Texts:
@@ -47,8 +47,11 @@ def with_enabled(definition: str, value: bool) -> str:
 
 def digest(definition: str, policy: str) -> str:
     """Return the SHA-1 digest of definition and policy."""
-    whole = f"{definition}\n{policy}" if policy else definition
-    return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
+    return _sha1(f"{definition}\n{policy}" if policy else definition)
+
+
+def _sha1(text: str) -> str:
+    return hashlib.sha1(bytes_of(text), usedforsecurity=False).hexdigest()
 
 
 def state_of(row: Row) -> State:
@@ -57,9 +60,7 @@ def state_of(row: Row) -> State:
     if row.state is None:
         # Computed from the texts, so that the next beat gives the same identity if Redis loses its
         # last writes.
-        text = f"{row.definition}\n{row.meta or ''}"
-        data = text.encode("utf-8", "surrogateescape")
-        state.identity = hashlib.sha1(data, usedforsecurity=False).hexdigest()[:8]
+        state.identity = _sha1(f"{row.definition}\n{row.meta or ''}")[:8]
     return state
 
 

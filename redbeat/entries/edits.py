@@ -209,7 +209,7 @@ def request_run(store: Store, entry: Any) -> str:
 def _row_of(store: Store, entry: Any) -> Row:
     """Return the row of an entry; raises KeyError. One round trip."""
     key = entry.writable_key()
-    row = changes.read(store, [key]).get(key)
+    row = changes.read(store, key)
     if row is None:
         raise KeyError(entry.name)
     if row.problem:

@@ -6,7 +6,8 @@ has another one, the answer brings it along, and the save begins again from ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,12 +55,10 @@ def read_row(store: Store, key: str) -> Row:
 
     Raises :exc:`DecodeError` if the key is not a hash.
     """
-    row = next(iter(changes.read(store, [key]).values()), Row(key))
-    if not row.problem:
-        return row
-    if key.startswith(store.keys.prefix):
+    row = changes.read(store, key) or Row(key)
+    if row.problem and key.startswith(store.keys.prefix):
         raise DecodeError("definition", not_an_entry(key))
-    return Row(key)
+    return row
 
 
 def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
@@ -202,13 +201,20 @@ def save_all(store: Store, entries: Iterable[Any]) -> int:
     """
     saves = dict[str, _Save]()
     for entry in entries:
-        try:
+        with naming(entry.name):
             one = _begin(entry, if_unchanged=False)
-        except InvalidEntryError as error:
-            raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
         saves[one.row.key] = one
     _write(store, list(saves.values()))
     return len(saves)
+
+
+@contextmanager
+def naming(name: Any) -> Iterator[None]:
+    """Add the name of an entry to the message of an :exc:`InvalidEntryError`."""
+    try:
+        yield
+    except InvalidEntryError as error:
+        raise InvalidEntryError(f"{name}: {error.field}", error.problem) from error
 
 
 def _write(store: Store, saves: Sequence[_Save]) -> None:

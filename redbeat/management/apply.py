@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -49,7 +49,7 @@ def apply(
         for name, definition in definitions.items()
     }
     for entry in entries.values():
-        with _naming(entry.name):
+        with saving.naming(entry.name):
             entry.checked_texts()
     result, to_save, to_remove = Applied(), [], []
     for item in plan_entries(schedule, None, entries, prune=prune):
@@ -75,7 +75,7 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
         definition.name = str(name)
         return definition
     try:
-        with _naming(name):
+        with saving.naming(name):
             return schedule.entry_class(**{**definition, "name": name, "app": schedule.app})
     except TypeError as error:
         raise InvalidEntryError(str(name), f"is not a valid entry definition: {error}") from error
@@ -92,15 +92,6 @@ def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
         entry.save(if_unchanged=True)
     else:
         RedBeatSchedulerEntry.save(entry, if_unchanged=True)
-
-
-@contextmanager
-def _naming(name: Any) -> Iterator[None]:
-    """Add the name of an entry to the message of an :exc:`InvalidEntryError`."""
-    try:
-        yield
-    except InvalidEntryError as error:
-        raise InvalidEntryError(f"{name}: {error.field}", error.problem) from error
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -247,7 +238,7 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
     preview = copy(entry)
     with suppress(DecodeError):
         saving.restart_if_finished(preview, preview.texts(), datetime.now(UTC))
-    with _naming(entry.name):
+    with saving.naming(entry.name):
         return preview.score_to_store()
 
 

@@ -20,14 +20,14 @@ def test_a_report_is_a_line_for_the_entry(redis_url: str, shards: int) -> None:
     keys = [store.keys.entry(name) for name in "abcdef"]
     for key in keys:
         report_end(store, key, "nobody", RunResult("failed"), 0.0)
-    assert read(store, keys) == {}, "nothing is stored for an entry that is gone"
+    assert not any(read(store, key) for key in keys), "nothing is stored for an entry that is gone"
     for key in keys:
         part = store.part_of(key) if shards > 1 else store
         store.client.hset(part.keys.entry(store.keys.name_of(key)), "definition", "{}")
         report_end(store, key, key, RunResult("failed", None, 0.5, 2, "ValueError: \ud83d"), 1.0)
-    rows = read(store, keys)
-    assert len(rows) == len(keys)
-    for row in rows.values():
+    for key in keys:
+        row = read(store, key)
+        assert row is not None
         (said,) = read_inbox(row.inbox)
         end = said.end
         assert end is not None

@@ -15,7 +15,7 @@ import redis
 
 from redbeat import ConflictError, RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
-from redbeat.entries import changes, edits, saving
+from redbeat.entries import edits, saving
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.changes import state_of
 from redbeat.entries.history import History, encode_meta
@@ -82,7 +82,7 @@ def test_programs_and_beats_at_once_lose_nothing(world: World) -> None:
 
 def recorded(store: Store, key: str) -> bool:
     """Record a run as a beat does; return False if the entry was changed in between."""
-    row, mark = changes.read(store, [key])[key], new_mark()
+    (row,), mark = store.read([key]).rows, new_mark()
     state, history = state_of(row), History.read(row.meta or "")
     meta = encode_meta(history.last_run_at, history.total_run_count + 1)
     state.meta = digest_of_meta(meta)

@@ -119,7 +119,9 @@ class World:
         return found
 
     def row(self, name: str = "a") -> Row:
-        return changes.read(self.other, [self.key(name)])[self.key(name)]
+        found = changes.read(self.other, self.key(name))
+        assert found is not None
+        return found
 
     def state(self, name: str = "a") -> State:
         return State.read(*self.client.hmget(self.key(name), "beat_state", "meta"))
