@@ -17,9 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from celery import Celery, signals, states
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
-from redis import ConnectionPool, Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import ConnectionPool, Redis, exceptions
 
 from redbeat.beat.message import OVERLAP_HEADER
 from redbeat.codec.stored import moment_in
@@ -225,7 +223,7 @@ class Reports:
         self._waiting: deque[End] = deque(maxlen=MAX_WAITING)
         self._dropped = 0
         self._not_before = 0.0
-        self._problem = ""
+        self._is_away = False
 
     def add(self, end: End) -> None:
         """Send a report, or store the report in memory while Redis does not answer."""
@@ -239,18 +237,26 @@ class Reports:
                 if not self._is_answered(first):
                     self._waiting.appendleft(first)
                     return
-        if self._problem:
+        if self._is_away:
             logger.warning(
                 "Redis answers again: the ends of runs are recorded. Lost: %s",
                 plural(self._dropped, "report"),
             )
-            self._problem, self._dropped = "", 0
+            self._is_away, self._dropped = False, 0
 
     def _is_answered(self, end: End) -> bool:
         try:
             self._send(end)
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            self._hold(end, error)
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+            self._not_before = time.monotonic() + BACK_OFF
+            if not self._is_away:
+                logger.warning(
+                    "Could not record the end of a run of %s, trying again with the first run that "
+                    "ends after %d s. Until then, entries that set overlap wait for "
+                    "overlap_timeout: %r",
+                    *(end.key or end.name, BACK_OFF, error),
+                )
+            self._is_away = True
             return False
         except Exception as error:
             logger.warning(
@@ -258,17 +264,6 @@ class Reports:
                 *(end.task_id, end.name or end.key, error),
             )
         return True
-
-    def _hold(self, end: End, error: Exception) -> None:
-        self._not_before = time.monotonic() + BACK_OFF
-        if not self._problem:
-            logger.warning(
-                "Could not record the end of a run of %s, trying again with the first run that "
-                "ends after %d s. Until then, entries that set overlap wait for overlap_timeout: "
-                "%r",
-                *(end.key or end.name, BACK_OFF, error),
-            )
-        self._problem = repr(error)
 
     def _send(self, end: End) -> None:
         key = end.key or self._store.keys.entry(end.name)
@@ -289,8 +284,7 @@ def report_end(
     time is that of Redis, because the clocks of workers may be wrong. A repeated report is another
     line with the same task id, which counts once.
     """
-    words = result.seconds, result.retries, result.error or "", run
-    line = end_line(task_id, result.state, *words)
+    line = end_line(task_id, result.state, result.seconds, result.retries, result.error or "", run)
     store.say(key, line, kind=END, age=age)
 
 
