@@ -110,7 +110,7 @@ _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 #: Other programs assume that every key under the prefix is an entry.
 KEYS_ASIDE: Final = (
     *("beats", "calendars", "calendar-users", "calendars-version"),
-    *("expected", "failing", "hands", "inbox", "quarantine", "stats"),
+    *("expected", "failed", "failing", "hands", "inbox", "quarantine", "stats"),
 )
 
 

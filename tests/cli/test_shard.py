@@ -78,6 +78,7 @@ def filled(app: Celery, make: Make, redis_client: Any) -> Any:
     put_history(redis_client, f"{PREFIX}ran-0", ["1795289048.5 +0.25"])
     redis_client.sadd(f"{PREFIX}:statics", "static")
     redis_client.hset(f".{PREFIX}:quarantine", key, "{}")
+    redis_client.zadd(f".{PREFIX}:failed", {f"{PREFIX}ran-0": 3})
     redis_client.hset(f".{PREFIX}:stats", mapping={"dispatched": "7", "members": "22"})
     schedule = Schedule(app)
     schedule.save_calendar(Calendar("holidays", days=["2030-12-25"]))
