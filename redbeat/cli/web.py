@@ -111,15 +111,11 @@ def web(
     access = Access(host, users, tokens, host_names, **flags)
     if not is_loopback(host):
         console.warn(exposure_warning(access.behind_proxy))
-    _serve(console, Served, access, port)
-
-
-def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> None:
     console.app.log.setup_logging_subsystem(loglevel="INFO")
     try:
-        dashboard = dashboard_class(console.schedule, access, port)
+        dashboard = Served(console.schedule, access, port)
     except OSError as error:
-        problem = f"Cannot listen on {access.host}, port {port}: {error.strerror or error}"
+        problem = f"Cannot listen on {host}, port {port}: {error.strerror or error}"
         raise failure(problem, EX_UNHEALTHY) from error
     text = f"The dashboard is at {dashboard.url}; press Ctrl-C to stop"
     console.result({"url": dashboard.url}, text)

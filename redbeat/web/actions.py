@@ -17,21 +17,12 @@ from werkzeug.exceptions import HTTPException
 from redbeat.entries import edits
 from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.management import find
+from redbeat.printing import shortened
 from redbeat.storage.reading import static_among
 
+from . import values
 from .auth import audit, user_name
 from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
-from .values import (
-    MAX_SELECTED,
-    clipped,
-    counted,
-    entry_url,
-    name_in,
-    name_of,
-    notify,
-    schedule,
-    store,
-)
 
 actions = Blueprint("actions", __name__)
 
@@ -54,7 +45,7 @@ def act(action: str, name: str, note: str | None = None) -> str | None:
     The action ``retry`` releases an entry from quarantine. Aborts the request with 404 if the entry
     is missing, and with 409 if it is unreadable. An unreadable entry can be deleted or retried.
     """
-    key, task_id, detail = store.keys.entry(name), None, ""
+    key, task_id, detail = values.store.keys.entry(name), None, ""
     with existing(name):
         if action == "pause":
             entry_or_error(name).pause(note, user_name())
@@ -65,11 +56,11 @@ def act(action: str, name: str, note: str | None = None) -> str | None:
             task_id = entry_or_error(name).trigger()
             detail = f" ({task_id})"
         elif action == "delete":
-            if not edits.delete(store, [key]):
+            if not edits.delete(values.store, [key]):
                 raise KeyError(name)
         else:
             get_or_404(name)
-            if not edits.make_due(store, [key]):
+            if not edits.make_due(values.store, [key]):
                 raise RedBeatError("the key is not a hash; delete the entry")
     audit(ACTIONS[action].lower() + detail, name)
     return task_id
@@ -82,14 +73,10 @@ def _reason(error: RedBeatError | HTTPException) -> str:
     return error.problem if isinstance(error, InvalidEntryError) else str(error)
 
 
-def _redirect_to_entry(message: str, category: str = "done") -> ResponseReturnValue:
-    notify(message, category)
-    return redirect(entry_url(entry_name()), 303)
-
-
-def _redirect_to_list(message: str, category: str = "done") -> ResponseReturnValue:
-    notify(message, category)
-    return redirect(_list_url(), 303)
+def _redirect(url: str, message: str, category: str = "done") -> ResponseReturnValue:
+    """Redirect to a page that shows a message."""
+    values.notify(message, category)
+    return redirect(url, 303)
 
 
 def _list_url() -> str:
@@ -121,19 +108,20 @@ def single(action: str) -> ResponseReturnValue:
     """
     name = entry_name()
     of_row = "search" in request.form
+    url = _list_url() if of_row else values.entry_url(name)
     try:
         task_id = act(action, name, _note())
     except RedBeatError as error:
         text = f"The entry was not {ACTIONS[action].lower()}: {_reason(error)}"
-        return (_redirect_to_list if of_row else _redirect_to_entry)(text, "failed")
+        return _redirect(url, text, "failed")
     if of_row or action == "delete":
-        return _redirect_to_list(f"{ACTIONS[action]} {clipped(name, 100)}.")
+        return _redirect(_list_url(), f"{ACTIONS[action]} {shortened(name, 100)}.")
     details = {
         "trigger": f" The task id is {task_id}.",
         "retry": " A beat will read the entry again. If it cannot, the entry returns to the "
         "quarantine.",
     }
-    return _redirect_to_entry(f"{ACTIONS[action]}.{details.get(action, '')}")
+    return _redirect(url, f"{ACTIONS[action]}.{details.get(action, '')}")
 
 
 @actions.get("/entry/delete")
@@ -150,36 +138,30 @@ def selected() -> ResponseReturnValue:
     action = request.form.get("action", "")
     if action not in ACTIONS:
         abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
-    names = list(dict.fromkeys(map(name_in, request.form.getlist("entry"))))
+    names = list(dict.fromkeys(map(values.name_in, request.form.getlist("entry"))))
     if request.form.get("all"):
         try:
             names = _matching()
         except InvalidEntryError as error:
             abort(400, str(error))
-    if len(names) > MAX_SELECTED:
-        abort(400, f"Select at most {MAX_SELECTED:,} entries.")
+    if len(names) > values.MAX_SELECTED:
+        abort(400, f"Select at most {values.MAX_SELECTED:,} entries.")
     if not names:
-        return _redirect_to_list("No entry was selected.", "warning")
+        return _redirect(_list_url(), "No entry was selected.", "warning")
     if request.form.get("confirmed"):
         return _act_on(action, names)
-    found = static_among(store, names)
-    statics = [name for name in names if name in found]
-    return render_template(
-        "selected.html",
-        action=action,
-        names=names,
-        statics=statics,
-        list_url=_list_url(),
-    )
+    found = static_among(values.store, names)
+    context = {"statics": [name for name in names if name in found], "list_url": _list_url()}
+    return render_template("selected.html", action=action, names=names, **context)
 
 
 def _matching() -> list[str]:
-    """Return the names of the entries that match the search, at most :data:`MAX_SELECTED`."""
+    """Return the names of the entries that match the search, at most ``MAX_SELECTED``."""
     found, after = dict[str, None](), None
     query = replace(query_of(_search()), sort="due")
-    while len(found) < MAX_SELECTED:
-        page = find.browse(schedule, query, after, MAX_SELECTED - len(found))
-        found |= dict.fromkeys(map(name_of, page.records))
+    while (left := values.MAX_SELECTED - len(found)) > 0:
+        page = find.browse(values.schedule, query, after, left)
+        found |= dict.fromkeys(map(values.name_of, page.records))
         after = page.after
         if after is None:
             break
@@ -194,9 +176,9 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
             act(action, name, _note())
         except (RedBeatError, HTTPException) as error:
             problems.append(f"{name!r}: {_reason(error)}")
-    done = counted(len(names) - len(problems), "entry", "entries")
-    answer = _redirect_to_list(f"{ACTIONS[action]} {done}.")
+    done = values.counted(len(names) - len(problems), "entry", "entries")
+    answer = _redirect(_list_url(), f"{ACTIONS[action]} {done}.")
     if problems:
         skipped = f"{len(problems):,} of {len(names):,} selected entries were skipped"
-        notify(f"{skipped}: {problems[0]}", "failed")
+        values.notify(f"{skipped}: {problems[0]}", "failed")
     return answer

@@ -13,16 +13,9 @@ from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.entries import status
 from redbeat.entries.history import SENT, Occurrence
 from redbeat.entries.state import Pause
-from redbeat.entries.status import (
-    LAST_RESULTS,
-    STATES,
-    quarantine_note,
-    runs_in,
-    shown_state,
-    status_of,
-)
 from redbeat.errors import InvalidEntryError
 from redbeat.management import find
 from redbeat.management.forecast import upcoming_or_problem, zone_of
@@ -91,20 +84,19 @@ def index() -> ResponseReturnValue:
     size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
-    context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS}
-    context.update(states=STATES, results=LAST_RESULTS, size=size, sorted_at_most=find.SORTED)
+    context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS, "size": size}
+    context.update(states=status.STATES, results=status.LAST_RESULTS, sorted_at_most=find.SORTED)
     try:
         query = query_of(args)
         page = find.browse(schedule, query, args.get("after") or None, size, first - 1)
     except InvalidEntryError as error:
         return render_template("listing.html", problem=str(error), page=None, **context), 400
-    status = schedule.status()
-    context.update(query=query, page=page, now=now_of(page.now), status=status, first=first)
+    current = schedule.status()
+    context.update(query=query, page=page, now=now_of(page.now), status=current, first=first)
     context["jumps"] = query.plain or page.total is not None
-    total = sum(status.entries.values()) if query.plain else page.total
+    context["total"] = sum(current.entries.values()) if query.plain else page.total
     if query == find.Query(state=query.state) and query.state:
-        total = status.entries.get(query.state)
-    context["total"] = total
+        context["total"] = current.entries.get(query.state)
     context["recent"] = _recent_runs(page.records)
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)
@@ -114,22 +106,22 @@ def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
     """Return the last runs of entries by key, the oldest first. Takes at most one round trip."""
     found = {record.key: record.entry for record in records if record.entry}
     rows = store.read([*found], history=True).rows if found else []
-    return {row.key: runs_in(row, found[row.key])[RECENT - 1 :: -1] for row in rows}
+    return {row.key: status.runs_in(row, found[row.key])[RECENT - 1 :: -1] for row in rows}
 
 
 @listing.get("/beats")
 def beats() -> ResponseReturnValue:
     """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
     started = time.monotonic()
-    status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
+    current, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)
     names = list(map(store.keys.name_of, keys))
     rows = store.read(keys).rows if keys else []
     return render_template(
         "beats.html",
-        status=status,
-        notes=dict(zip(names, map(quarantine_note, notes.values()), strict=True)),
-        more=max(status.quarantined - len(names), 0),
+        status=current,
+        notes=dict(zip(names, map(status.quarantine_note, notes.values()), strict=True)),
+        more=max(current.quarantined - len(names), 0),
         texts=dict(zip(names, map(texts_of, rows), strict=True)),
         now=datetime.now(UTC),
         poll=poll_after(time.monotonic() - started),
@@ -199,8 +191,8 @@ def show() -> ResponseReturnValue:
         name=name,
         record=record,
         now=now,
-        status=status_of(record, row),
-        backfills=shown_state(row, seconds).backfills,
+        status=status.status_of(record, row),
+        backfills=status.shown_state(row, seconds).backfills,
         pause=pause,
         paused_at=from_timestamp(pause.since) if pause else None,
         poll=poll_after(time.monotonic() - started),

@@ -146,9 +146,7 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
-    for part in (pages.listing, pages.entries, timeline, form.forms):
-        app.register_blueprint(part)
-    for part in (actions, api, health):
+    for part in (pages.listing, pages.entries, timeline, form.forms, actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(HTTPException, http_error)

@@ -15,6 +15,7 @@ from redbeat.entries.status import Record
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
 from redbeat.presentation.text import LATE, due, duration, in_zone, moment, until
+from redbeat.printing import shortened
 from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -36,12 +37,7 @@ def texts_of(row: Row) -> dict[str, str]:
     """Return the stored strings of an unreadable entry by field, for display."""
     if row.definition is None:
         return {"key": row.unreadable}
-    return {name: clipped(text) for name, text in row.texts.items()}
-
-
-def clipped(text: str, length: int = MAX_TEXT) -> str:
-    """Return at most ``length`` characters of a string."""
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return {name: shortened(text, MAX_TEXT) for name, text in row.texts.items()}
 
 
 def notify(message: str, category: str = "done") -> None:
@@ -51,7 +47,7 @@ def notify(message: str, category: str = "done") -> None:
     messages that no page has shown are deleted.
     """
     get_flashed_messages()
-    flash(clipped(message, MAX_NOTICE), category)
+    flash(shortened(message, MAX_NOTICE), category)
 
 
 def counted(count: int, noun: str, nouns: str = "") -> str:
