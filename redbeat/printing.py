@@ -75,7 +75,7 @@ def get_logger(name: str) -> logging.Logger:
     configuration.
     """
     logger: logging.Logger = celery_logger(name)
-    logger.addFilter(_PRINTABLE)
+    logger.addFilter(_make_printable)
     return logger
 
 
@@ -127,22 +127,16 @@ class _Printed:
             return "<a {} that cannot be printed: {}>".format(*kinds)
 
 
-class _PrintableFilter(logging.Filter):
-    """Makes the arguments and the traceback of each log record printable."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change the log record in place; return True, so that each record is logged."""
-        args = record.args
-        if isinstance(args, Mapping):
-            record.args = {name: _safe_argument(value) for name, value in args.items()}
-        elif args:
-            record.args = tuple(map(_safe_argument, args))
-        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
-            record.exc_text = _safe_traceback(record.exc_info[1])
-        return True
-
-
-_PRINTABLE: Final = _PrintableFilter()
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Make the arguments and the traceback printable; return True, so that the record is logged."""
+    args = record.args
+    if isinstance(args, Mapping):
+        record.args = {name: _safe_argument(value) for name, value in args.items()}
+    elif args:
+        record.args = tuple(map(_safe_argument, args))
+    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+        record.exc_text = _safe_traceback(record.exc_info[1])
+    return True
 
 
 def _safe_argument(value: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any, Final
@@ -70,13 +69,17 @@ class MasterClient(Redis):
 def build(parameters: Parameters) -> Redis | RedisCluster:
     """Return a client for ``parameters``. No round trips.
 
-    Raises :exc:`ConfigurationError` for options that redis-py does not know.
+    Raises :exc:`ConfigurationError` for options that redis-py does not know or accept.
     """
-    if parameters.endpoint.is_cluster:
-        return _cluster(parameters)
-    if parameters.node.scheme in ("redis-sentinel", "sentinel"):
-        return _sentinel(parameters)
-    return _server(parameters)
+    endpoint = parameters.endpoint
+    has_sentinels = parameters.node.scheme in ("redis-sentinel", "sentinel")
+    of_topology = _cluster if endpoint.is_cluster else _sentinel if has_sentinels else _server
+    try:
+        return of_topology(parameters)
+    except (TypeError, ValueError, exceptions.RedisError) as error:
+        sources = endpoint.url, endpoint.options, endpoint.use_ssl
+        settings = " or ".join(source.setting for source in sources)
+        raise ConfigurationError(f"{settings}: {error}") from error
 
 
 def _server(parameters: Parameters) -> Redis:
@@ -84,9 +87,8 @@ def _server(parameters: Parameters) -> Redis:
     address: dict[str, Any] = {"host": node.host, "port": node.port}
     if node.scheme in SOCKETS:
         address = {"unix_socket_path": node.path or ""}
-    with _config_errors(parameters):
-        client = MasterClient(**{**address, **with_retry(parameters.kwargs)})
-        connection_like(client.connection_pool)  # redis-py validates the arguments
+    client = MasterClient(**{**address, **with_retry(parameters.kwargs)})
+    connection_like(client.connection_pool)  # redis-py validates the arguments
     return client
 
 
@@ -97,16 +99,15 @@ def _sentinel(parameters: Parameters) -> Redis:
     own = options.get("sentinel_kwargs", {})
     if own.get("ssl"):
         own = with_tls(own)
-    with _config_errors(parameters):
-        # One retry, because by default redis-py tries an unreachable Sentinel four times, and
-        # pauses between the attempts.
-        sentinel: Any = TellingSentinel(
-            options.get("sentinels") or parameters.hosts,
-            sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},
-            **for_sentinel,
-        )
-        client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
-        connection_like(client.connection_pool)
+    # One retry, because by default redis-py tries an unreachable Sentinel four times, and pauses
+    # between the attempts.
+    sentinel: Any = TellingSentinel(
+        options.get("sentinels") or parameters.hosts,
+        sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},
+        **for_sentinel,
+    )
+    client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
+    connection_like(client.connection_pool)
     return client
 
 
@@ -155,8 +156,7 @@ def _cluster(parameters: Parameters) -> RedisCluster:
     # A schedule without shards uses only one slot, so it works even if other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
-    with _config_errors(parameters):
-        connection_like(Redis(**node_kwargs).connection_pool)
+    connection_like(Redis(**node_kwargs).connection_pool)
     # For the nodes of a cluster, redis-py silently ignores unknown options, even options that
     # enable the verification of certificates.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
@@ -173,15 +173,3 @@ def _cluster(parameters: Parameters) -> RedisCluster:
 def connection_like(pool: Any) -> Any:
     """Return a new, unopened connection that has the options of ``pool`` but is not in ``pool``."""
     return pool.connection_class(**pool.connection_kwargs)
-
-
-@contextmanager
-def _config_errors(parameters: Parameters) -> Iterator[None]:
-    """Translate redis-py's errors about invalid arguments into ``ConfigurationError``."""
-    try:
-        yield
-    except (TypeError, ValueError, exceptions.RedisError) as error:
-        endpoint = parameters.endpoint
-        sources = endpoint.url, endpoint.options, endpoint.use_ssl
-        settings = " or ".join(source.setting for source in sources)
-        raise ConfigurationError(f"{settings}: {error}") from error
