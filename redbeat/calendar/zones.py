@@ -97,8 +97,6 @@ def fixed_offset(zone: tzinfo) -> timedelta | None:
     """Return the UTC offset of a time zone if the offset never changes on any host, else None."""
     if isinstance(zone, ZoneInfo) and zone_key(zone) is None:
         return None
-    if isinstance(zone, (timezone, ZoneInfo)):
-        return zone.utcoffset(None)
     try:
         return zone.utcoffset(None)
     except Exception:

@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +38,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .incoming import Problem, UnreadableSourceError, instant_from, zone_from
+from .incoming import Problem, UnreadableSourceError, check_known, instant_from, zone_from
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -243,11 +242,7 @@ def attributes_of(
 def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
     if not isinstance(table, dict):
         raise InvalidEntryError("entry", f"must be a table, not {table!r:.60}")
-    for field in table:
-        if field not in known:
-            similar = get_close_matches(field, known, 1)
-            hint = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(known)}"
-            raise InvalidEntryError(field, f"is unknown; {hint}")
+    check_known("", table, known)
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:

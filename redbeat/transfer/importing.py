@@ -24,7 +24,7 @@ from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage import reading, rows, store, words
 
-from .incoming import Incoming, Problem, problem_of, unexpected
+from .incoming import Incoming, Problem, problem_of
 from .jsonlines import pause_fields
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Importer:
             try:
                 score = ready.change(row, now).add or None
             except Exception as error:
-                self._refuse(ready.incoming.where, unexpected("cannot be scheduled", error))
+                self._refuse(ready.incoming.where, problem_of("cannot be scheduled", error))
                 return
             self.planned.append(ready)
         if action != CONFLICT:

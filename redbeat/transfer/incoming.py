@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
 
 from redbeat.calendar import walltime, zones
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError, described
+from redbeat.errors import DecodeError, InvalidEntryError, described, did_you_mean
 from redbeat.schedules.calendars import Calendar
 
 
@@ -63,10 +63,6 @@ def problem_of(what: str, error: Exception) -> str:
     """Return the text of an error that names a field, or of an unexpected error."""
     if isinstance(error, (InvalidEntryError, DecodeError)):
         return str(error)
-    return unexpected(what, error)
-
-
-def unexpected(what: str, error: Exception) -> str:
     return f"entry: {what}: {described(error)}; correct or remove this entry"
 
 
@@ -87,11 +83,20 @@ Kind = tuple[Any, str, bool]
 JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
 
 
-def check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
-    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
+def check_known(parent: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is not in ``known``.
 
     ``parent`` is "" or the path of the object that contains the fields, with a dot at the end.
     """
+    for field in fields:
+        if field not in known:
+            name = f"{field:.60}" if field.isidentifier() else f"{field!r:.60}"
+            problem = f"is an unknown field; {did_you_mean(field, known)}"
+            raise InvalidEntryError(f"{parent}{name}", problem)
+
+
+def check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type."""
     if not isinstance(fields, Mapping):
         name = parent.rstrip(".") or "fields"
         raise InvalidEntryError(name, f"must be an object, not {fields!r:.60}")

@@ -12,7 +12,7 @@ the last runs and their task ids, and ``identity``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +22,7 @@ from redbeat.entries import changes, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History, is_line, with_ids
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
@@ -31,7 +31,7 @@ from redbeat.storage.keys import Keys
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
-from .incoming import Incoming, Kind, check_kinds, json_from, read_safely
+from .incoming import Incoming, Kind, check_kinds, check_known, json_from, read_safely
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -120,13 +120,13 @@ def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
 
 def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
     line: dict[str, Any] = json_from("line", text, dict)
-    _check_fields("", line, CALENDAR if "calendar" in line else FIELDS)
+    check_known("", line, CALENDAR if "calendar" in line else FIELDS)
     check_kinds("", line, KINDS)
     if "calendar" in line:
         fields: dict[str, Any] = {"days": [], "rules": [], "zone": None, **line}
         return Incoming(where, calendar=Calendar.from_fields(line["calendar"], fields))
     rules = line.get("policy") or {}
-    _check_fields("policy.", rules, POLICY)
+    check_known("policy.", rules, POLICY)
     pause = _pause_in(rules.pop("pause", None))
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
@@ -147,15 +147,6 @@ def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     is_static = bool(line.get("static"))
     return Incoming(where, entry, "", is_static, meta, runtime, history, identity)
-
-
-def _check_fields(parent: str, fields: dict[str, Any], known: Collection[str]) -> None:
-    """Raise :exc:`InvalidEntryError` for a field that is not in ``known``."""
-    for field in fields:
-        if field not in known:
-            name = f"{parent}{field:.60}" if field.isidentifier() else f"{parent}{field!r:.60}"
-            problem = f"is an unknown field; {did_you_mean(field, known)}"
-            raise InvalidEntryError(name, problem)
 
 
 def _check_history(lines: Any) -> None:

@@ -239,7 +239,7 @@ INVALID = [
     ({"task": "t", "every": 5, "cron": "@daily"}, "not every and cron"),
     ({"task": "t", "cron": "99 * * * *"}, "cron: "),
     ({"task": "t", "every": "soon"}, "every: 'soon' is not a duration"),
-    (hourly(jiter=5), "jiter: is unknown; did you mean 'jitter'?"),
+    (hourly(jiter=5), "jiter: is an unknown field; did you mean jitter?"),
     (hourly(jitter="x"), "jitter: 'x' is not a duration"),
     (hourly(args={}), "args: must be a list"),
     (hourly(coalesce="x"), "coalesce: must be one of"),
@@ -247,7 +247,7 @@ INVALID = [
     (hourly(timezone="Mars"), "timezone: "),
     (hourly(start_time="tomorrow"), "start_time: must be a datetime or ISO 8601"),
     (hourly(options={"expires": "x"}), "options.expires"),
-    (hourly(managed_by="x"), "managed_by: is unknown"),
+    (hourly(managed_by="x"), "managed_by: is an unknown field"),
     ([], "must be a table"),
 ]
 
