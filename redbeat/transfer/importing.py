@@ -286,12 +286,8 @@ class Importer:
             action = "unchanged"
         elif not is_stored:
             action = "created"
-        elif self._on_conflict == "fail":
-            problem = f"calendar {name!r} is already stored with other content"
-            self.conflicts.append(_problem(where, problem))
-            action = CONFLICT
         else:
-            action = "kept" if self._on_conflict == "keep" else "changed"
+            action = self._on_other(where, f"calendar {name!r}")
         self._calendars[name] = old if action == "kept" and old is not None else calendar
         if action in apply.TO_WRITE:
             try:
@@ -338,11 +334,15 @@ class Importer:
             separator = ":" if is_new else ""
             self._refuse(where, f"name: {name!r}{separator} {problem}")
             return None
-        if mode == "fail":
-            conflict = f"{name!r} is already stored with other content"
-            self.conflicts.append(_problem(where, conflict))
+        return self._on_other(where, repr(name))
+
+    def _on_other(self, where: str, what: str) -> str:
+        """Return the action for an entry or a calendar that differs; record a conflict."""
+        if self._on_conflict == "fail":
+            problem = f"{what} is already stored with other content"
+            self.conflicts.append(_problem(where, problem))
             return CONFLICT
-        return "changed"
+        return "kept" if self._on_conflict == "keep" else "changed"
 
 
 def _problem(where: str, text: str) -> Problem:
