@@ -11,8 +11,8 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
 from redbeat.management.apply import save_unchanged
 from redbeat.management.names import UsedNames
-from redbeat.presentation.describe import as_json, rule_of, timing_text
-from redbeat.presentation.rule_text import KINDS, cron_warning, has_own_zone
+from redbeat.presentation.describe import as_json, timing_text
+from redbeat.presentation.rule_text import KINDS, cron_warning, has_own_zone, rule_of
 from redbeat.printing import plural
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import FIELDS, change_entry, new_entry

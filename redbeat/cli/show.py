@@ -19,7 +19,7 @@ from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
-from redbeat.presentation import describe, text
+from redbeat.presentation import describe, rule_text, text
 from redbeat.printing import plural
 from redbeat.schedule import Record
 from redbeat.storage.beats import SILENCE
@@ -198,7 +198,7 @@ def _fields(
     when = partial(console.when, zone=zone)
     # Print the values in the syntax of command-line options, such as --task and --args.
     yield "Task", str(entry.task)
-    yield "Schedule", describe.schedule_text(entry.schedule)
+    yield "Schedule", rule_text.schedule_text(entry.schedule)
     definition = describe.stored(entry)
     for name in CALL:
         yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""

@@ -19,8 +19,9 @@ from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.presentation.describe import policy, schedule_text
+from redbeat.presentation.describe import policy
 from redbeat.presentation.describe import stored as stored_values
+from redbeat.presentation.rule_text import schedule_text
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage import reading, rows

@@ -30,7 +30,7 @@ from redbeat.entries.history import read_history
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
-from redbeat.presentation.describe import schedule_text
+from redbeat.presentation.rule_text import schedule_text
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.storage.reading import BATCH, Page

@@ -8,8 +8,6 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from celery.schedules import crontab, schedule, solar
-
 from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
 from redbeat.entries import decide, status
@@ -17,13 +15,10 @@ from redbeat.entries.history import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
-from redbeat.schedules.next_run import MIN_EVERY, asks_itself
-from redbeat.schedules.rule import clocked, rrule, rruleset
+from redbeat.schedules.next_run import asks_itself
 
-from .text import duration, exact_duration, plain_number
-
-#: The fields of a crontab, in the order that the command line uses.
-CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+from .rule_text import rule_of, schedule_text
+from .text import duration
 
 
 def iso(instant: datetime | None) -> str | None:
@@ -47,21 +42,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def schedule_text(when: Any) -> str:
-    """Return a schedule as one line of text, in the syntax of the command-line options.
-
-    Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
-    """
-    if isinstance(when, schedule):
-        relative = " (relative)" if when.relative else ""
-        return f"every {exact_duration(max(when.run_every, MIN_EVERY).total_seconds())}{relative}"
-    kind, text = rule_of(when) or ("", str(when))
-    if kind == "rrule":
-        start, *rest = text.splitlines()
-        return " ".join((*rest, start))  # DTSTART is printed after the rules
-    return f"{kind} {text}".lstrip()
-
-
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
     """Return the text of an entry's schedule, with the spread if the entry has a spread."""
     text = schedule_text(entry.schedule)
@@ -69,35 +49,6 @@ def timing_text(entry: RedBeatSchedulerEntry) -> str:
     if not spread or asks_itself(entry.schedule):
         return text
     return f"{text} +{duration(round(entry.spread_offset))} (spread {duration(spread)})"
-
-
-def _cron_field(when: crontab, name: str) -> str:
-    original = getattr(when, f"_orig_{name}")
-    if isinstance(original, (list, set, frozenset, tuple)):
-        return ",".join(map(str, original))
-    return str(original).replace(" ", "")
-
-
-def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return a schedule as a rule: a pair (kind, text), which ``rule_text`` can parse.
-
-    Returns None if no rule can describe the schedule.
-    """
-    if isinstance(when, schedule):
-        relative = " relative" if when.relative else ""
-        return "every", f"{plain_number(max(when.run_every, MIN_EVERY).total_seconds())}{relative}"
-    if isinstance(when, crontab):
-        return "cron", " ".join(_cron_field(when, name) for name in CRON_FIELDS)
-    if isinstance(when, solar):
-        return "solar", f"{when.event},{when.lat},{when.lon}"
-    if isinstance(when, clocked):
-        return "at", when.clocked_time.isoformat()
-    if isinstance(when, (rrule, rruleset)):
-        try:
-            return "rrule", when.to_ical()
-        except ValueError:
-            return None
-    return None
 
 
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

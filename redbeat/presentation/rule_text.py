@@ -1,15 +1,17 @@
 """Parses and formats rules, which represent schedules as text in commands and on the dashboard.
 
-A rule consists of a kind, which is one of :data:`KINDS`, and a text.
+A rule consists of a kind, which is one of :data:`KINDS`, and a text. :data:`RULES` has the types of
+schedules that people write.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import tzinfo
+from contextlib import suppress
+from datetime import timedelta, tzinfo
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
@@ -19,8 +21,12 @@ from redbeat.calendar import cron, sun, zones
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
 from redbeat.schedules import hashed, ical, rule
+from redbeat.schedules.next_run import MIN_EVERY
 
-from .describe import CRON_FIELDS
+from .text import exact_duration, plain_number
+
+#: The fields of a crontab, in the order that the command line uses.
+CRON_FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 #: The units of durations with their lengths in seconds, the longest unit first.
 UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -67,7 +73,7 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") 
     try:
         if not text:
             raise ValueError("is empty; enter the rule by which the entry runs")
-        return MAKERS[kind](text, zone, app, name)
+        return RULES[kind].parse(text, zone, app, name)
     except InvalidEntryError as error:
         raise InvalidEntryError(kind, error.problem) from error
     except (ImproperlyConfigured, ParseException, TypeError, ValueError, OverflowError) as error:
@@ -149,13 +155,66 @@ def _solar(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
     return sun.make_solar(event, float(latitude), float(longitude), app=app)
 
 
-MAKERS: Final[dict[str, Callable[[str, tzinfo, Any, str], BaseSchedule]]] = {
-    "every": _every,
-    "cron": _cron,
-    "rrule": _rrule,
-    "at": _at,
-    "solar": _solar,
+def _seconds_of(when: schedule) -> float:
+    length: timedelta = max(when.run_every, MIN_EVERY)
+    return length.total_seconds()
+
+
+def _every_text(when: schedule) -> str:
+    return f"{plain_number(_seconds_of(when))}{' relative' if when.relative else ''}"
+
+
+def _cron_text(when: crontab) -> str:
+    fields = []
+    for name in CRON_FIELDS:
+        written = getattr(when, f"_orig_{name}")
+        is_list = isinstance(written, (list, set, frozenset, tuple))
+        fields.append(",".join(map(str, written)) if is_list else str(written).replace(" ", ""))
+    return " ".join(fields)
+
+
+class Rule(NamedTuple):
+    """How people write the schedules of these types, and how such a text is parsed."""
+
+    types: tuple[type, ...]
+    parse: Callable[[str, tzinfo, Any, str], BaseSchedule]
+    write: Callable[[Any], str]
+
+
+RULES: Final = {
+    "every": Rule((schedule,), _every, _every_text),
+    "cron": Rule((crontab,), _cron, _cron_text),
+    "rrule": Rule((rule.rrule, rule.rruleset), _rrule, lambda when: when.to_ical()),
+    "at": Rule((rule.clocked,), _at, lambda when: when.clocked_time.isoformat()),
+    "solar": Rule((solar,), _solar, lambda when: f"{when.event},{when.lat},{when.lon}"),
 }
 
 #: The kinds of rules.
-KINDS: Final = tuple(MAKERS)
+KINDS: Final = tuple(RULES)
+
+
+def rule_of(when: Any) -> tuple[str, str] | None:
+    """Return a schedule as a rule: a pair (kind, text), which :func:`parse_rule` can parse.
+
+    Returns None if no rule can describe the schedule.
+    """
+    for kind, one in RULES.items():
+        if isinstance(when, one.types):
+            with suppress(ValueError):  # RFC 5545 cannot represent all rules
+                return kind, one.write(when)
+    return None
+
+
+def schedule_text(when: Any) -> str:
+    """Return a schedule as one line of text, in the syntax of the command-line options.
+
+    Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
+    """
+    if isinstance(when, schedule):
+        relative = " (relative)" if when.relative else ""
+        return f"every {exact_duration(_seconds_of(when))}{relative}"
+    kind, text = rule_of(when) or ("", str(when))
+    if kind == "rrule":
+        start, *rest = text.splitlines()
+        return " ".join((*rest, start))  # DTSTART is printed after the rules
+    return f"{kind} {text}".lstrip()

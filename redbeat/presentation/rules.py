@@ -18,7 +18,7 @@ from redbeat.printing import plural
 from redbeat.schedules import next_run
 from redbeat.schedules.rule import clocked, rrule, rruleset
 
-from .describe import schedule_text
+from .rule_text import schedule_text
 from .text import quantities
 
 DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -20,7 +20,7 @@ from redbeat.calendar.cron import celery_field, without_nickname
 from redbeat.decoder import MAX_TEXT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.presentation.describe import CRON_FIELDS
+from redbeat.presentation.rule_text import CRON_FIELDS
 from redbeat.printing import get_logger
 
 from .incoming import Incoming, json_from, read_safely, zone_from

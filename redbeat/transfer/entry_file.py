@@ -35,8 +35,8 @@ from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.presentation.describe import policy, rule_of, stored
-from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
+from redbeat.presentation.describe import policy, stored
+from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of, seconds_from
 
 from .incoming import Problem, UnreadableSourceError, check_known, instant_from, zone_from
 

@@ -21,7 +21,7 @@ from redbeat.management import apply
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.management.forecast import zone_of
 from redbeat.management.names import BUILT_IN, NameChecker
-from redbeat.presentation import describe, rule_text
+from redbeat.presentation import rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
@@ -153,7 +153,7 @@ class EntryForm:
         fields["queue"] = options.get("queue")
         fields["options"] = {name: options[name] for name in options if name != "queue"} or None
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
-        texts["kind"], texts["rule"] = describe.rule_of(entry.schedule) or ("cron", "")
+        texts["kind"], texts["rule"] = rule_text.rule_of(entry.schedule) or ("cron", "")
         return cls({**texts, "seen": digest(*entry.seen_texts)})
 
     def __getitem__(self, name: str) -> str:
@@ -236,7 +236,7 @@ class EntryForm:
             change_entry(found, table)
             return found
 
-        return self._made(change, self.table(describe.rule_of(entry.schedule) is not None))
+        return self._made(change, self.table(rule_text.rule_of(entry.schedule) is not None))
 
     def new_entry(self, **defaults: str) -> Any:
         """Return a new entry, None if a field is invalid; ``defaults`` replace empty fields."""
@@ -283,7 +283,7 @@ def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
         form=form,
         preview=form.preview(entry) if name is not None or form["rule"] else [],
         static=name is not None and static_among(store, [name]),
-        has_no_text=name is not None and describe.rule_of(entry.schedule) is None,
+        has_no_text=name is not None and rule_text.rule_of(entry.schedule) is None,
         kinds=rule_text.KINDS,
         tasks=tasks[:SUGGESTED],
         task_fields=TASK_FIELDS,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import clocked, from_ical, rrule
-from redbeat.presentation.describe import schedule_text
-from redbeat.presentation.rule_text import seconds_from
+from redbeat.presentation.rule_text import schedule_text, seconds_from
 from redbeat.presentation.text import (
     Room,
     columns,
