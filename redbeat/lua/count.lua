@@ -6,10 +6,10 @@
 --          last seen; how many failing entries to return; from how many failed runs in a row an entry
 --          counts as failed, and how many such entries to return.
 --
--- Returns {head, rows}. The head is JSON by name. `first_due` is since when the first due entry is
+-- Returns {head, rows}, both JSON: an object, an array. `first_due` is since when the first due entry is
 -- due, `first_key` its key. `beats` has each active beat, followed by when it was last seen.
 -- `expected` are the keys of entries that may be overdue, `failing` counts those whose run could
--- perhaps not be sent, and a row of these, JSON by name, has nothing but score, meta and state.
+-- perhaps not be sent, and a row of these has nothing but score, meta and state.
 -- `failed` counts the entries whose last runs failed, `most_failed` are some of them, each followed
 -- by how many failed in a row.
 
@@ -54,4 +54,4 @@ for _, key in ipairs(side('ZRANGE', 'failing', 0, ARGV[3] - 1) or {}) do
   rows[#rows + 1] = row(key, redis.call('ZSCORE', schedule, key), texts)
 end
 head.side_error = side_error
-return {cjson.encode(head), rows}
+return {cjson.encode(head), together(rows)}

@@ -7,7 +7,7 @@
 -- ARGV[2]  and all that follow: the keys of named entries.
 --
 -- Returns {now, score, member, side error, rows}. `score` and `member` are those of the last entry,
--- '' on the last page. A row is JSON by name, see Row in storage/rows.py.
+-- '' on the last page. The rows are a JSON array, see Row in storage/rows.py.
 --
 -- A page starts after a score and a key, not after a rank, so that an entry that is added or
 -- removed between two pages does not move the others to another page.
@@ -112,4 +112,4 @@ for i = 2, #ARGV do
     break
   end
 end
-return {now_text, score, member, side_error or '', rows}
+return {now_text, score, member, side_error or '', together(rows)}

@@ -9,8 +9,9 @@
 --          arguments of commands in `push`, which have their numbers.
 --
 -- Returns {head, answers, rows}, or {head} if nothing was asked and nothing is due. The head is
--- JSON by name, see Reply in storage/rows.py. An answer is a word, 'refused: <why>' or a row; a row
--- is JSON by name. Scores and times are texts, because cjson rounds numbers to 14 digits.
+-- JSON by name, see Reply in storage/rows.py. Of the answers, those are returned that are not 'done',
+-- each after the number of its change: a word, 'refused: <why>' or a row. A row is JSON by name, and
+-- all rows are one array. Scores and times are texts, because cjson rounds numbers to 14 digits.
 --
 -- Writes keep an order, because Redis checks the memory limit only before the first write of a
 -- script, and not at all for a command that only removes or for EXPIRE: what adds comes first.
@@ -91,7 +92,10 @@ end
 local before = redis.call('ZCARD', schedule)
 local answers, rows, keys = {}, {}, {}
 for i = 2, first_message do
-  answers[i - 1] = head.leads_only and reply.standing == 0 and 'stale' or apply(ARGV[i])
+  local answer = head.leads_only and reply.standing == 0 and 'stale' or apply(ARGV[i])
+  if answer ~= 'done' then
+    answers[#answers + 1], answers[#answers + 2] = i - 1, answer
+  end
 end
 -- No beat waits longer than five seconds, or than for the next entry; of several beats without a
 -- lock, that of its share. Without a right to publish they find it then.
@@ -121,4 +125,4 @@ reply.side_error = side_error
 if lock and reply.standing == 1 then
   redis.call('PEXPIRE', lock, head.ttl)  -- after this write Redis refuses none for lack of memory
 end
-return {cjson.encode(reply), answers, rows}
+return {cjson.encode(reply), answers, together(rows)}

@@ -513,7 +513,7 @@ class Reading:
         now, score, member, side_error, rows = found
         self._note_side_error(text_of(side_error))
         after = (text_of(score), text_of(member)) if score else None
-        return Page(score_in(now), list(map(Row.read, rows)), after)
+        return Page(score_in(now), Row.read_all(rows), after)
 
     def counts(
         self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
@@ -542,7 +542,7 @@ class Reading:
             problem=valid_text(head["problem"])
             or self._note_side_error(head.get("side_error", "")),
             failing=max(head["failing"] - MOST_FAILING, 0),
-            perhaps_failing=list(map(Row.read, rows)),
+            perhaps_failing=Row.read_all(rows),
             failed=head["failed"],
             most_failed=_numbered(head["most_failed"]),
             expected=head["expected"],

@@ -43,6 +43,11 @@ class Row(NamedTuple):
         """Return the row in the JSON of a script; bytes that are not UTF-8 become surrogates."""
         return cls(**json.loads(text.decode("utf-8", "surrogateescape")))
 
+    @classmethod
+    def read_all(cls, text: bytes) -> list[Row]:
+        """Return the rows in the JSON array of a script."""
+        return [cls(**fields) for fields in json.loads(text.decode("utf-8", "surrogateescape"))]
+
     @property
     def due(self) -> float | None:
         """When the entry is due, UNIX seconds; None if it is not in the schedule."""

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import count, islice
 from time import time
 from typing import Any, Final, cast
 
@@ -241,13 +241,16 @@ class Store(reading.Reading):
 
     def _reply(self, request: Request, texts: list[bytes], reply: list[Any]) -> Reply:
         head: dict[str, Any] = json.loads(text_of(reply[0]))
-        given, texts_of_rows = reply[1:] if len(reply) > 1 else ((), ())
-        given = iter(given)
+        given, text_of_rows = reply[1:] if len(reply) > 1 else ((), b"[]")
+        others = dict(zip(given[::2], given[1::2], strict=True))
+        numbers = count(1)  # of those that were sent
         answers = [
-            self._answer(next(given)) if text[:1] == b"{" else Answer(REFUSED, text_of(text))
+            self._answer(others.get(next(numbers)))
+            if text[:1] == b"{"
+            else Answer(REFUSED, text_of(text))
             for text in texts
         ]
-        rows = list(map(Row.read, texts_of_rows))
+        rows = Row.read_all(text_of_rows)
         if len(reply) > 1 and request.look is not None:
             self._version = head.get("version")
         if request.lock is not None:
@@ -275,8 +278,8 @@ class Store(reading.Reading):
         self._told += new
         return new
 
-    def _answer(self, given: bytes) -> Answer:
-        if given == b"done":
+    def _answer(self, given: bytes | None) -> Answer:
+        if given is None:
             return IS_DONE
         if given[:1] == b"{":
             return Answer(DIFFERS, row=Row.read(given))

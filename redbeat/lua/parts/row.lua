@@ -2,6 +2,7 @@
 -- read(key) returns the texts of an entry - definition, meta, policy, state, inbox, history - and
 -- why they cannot be read, or nil.
 -- row(key, score, found, problem, more) returns a row as JSON; `more` are its other fields.
+-- together(rows) returns rows as one JSON array: a client parses one text faster than many.
 -- digest_of(found, covers, score) returns the SHA-1 of the texts of an entry, see digest_of() in
 -- storage/rows.py. `covers` adds the score ('s') and the version of the calendars ('c'). It is nil on
 -- a fake server, which lacks SHA-1: there, any text counts as the expected one, unless none is.
@@ -35,6 +36,10 @@ local function row(key, score, found, problem, more)
   fields.definition, fields.meta = found[1] or nil, found[2] or nil
   fields.policy, fields.state, fields.inbox = found[3] or nil, found[4] or nil, found[5] or nil
   return cjson.encode(fields)
+end
+
+local function together(rows)
+  return '[' .. table.concat(rows, ',') .. ']'
 end
 
 local function prefixed(text)
