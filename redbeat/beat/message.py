@@ -8,9 +8,10 @@ fields, which :meth:`Messages.render` fills in. If something else has a say in a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from os import urandom
 from random import random
 from time import monotonic
 from typing import Any, Final
@@ -27,7 +28,7 @@ from redbeat.beat.broker import (
 )
 from redbeat.codec.stored import json_chunks
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.decide import task_id_of
+from redbeat.entries.decide import task_id_of, uuid_text
 from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import SCALARS, evaluated
 from redbeat.entries.run import Rule
@@ -263,7 +264,6 @@ class Messages:
         self._around = Surroundings(app)
         self._random = random
         self._chunks = json_chunks(JSONEncoder())
-        self._tag: Callable[[], str] = str
         self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
         #: By the task, and by its options as text.
@@ -300,7 +300,7 @@ class Messages:
             return None
         if self._began_at - template.proved_at > PROVED_FOR:
             return None
-        return self._commands(arguments, headers, task_id, self._tag())
+        return self._commands(arguments, headers, task_id, uuid_text(urandom(16).hex(), 4))
 
     def _commands(
         self, arguments: Arguments, headers: Mapping[str, Any], task_id: str, tag: str
@@ -390,7 +390,6 @@ class Messages:
             self._repr_levels = {"maxlevels": conf[REPR_LEVELS]}
         if is_changed:
             self._forget()
-            self._tag = getattr(self._around.channel, "_next_delivery_tag", str)
         return is_changed
 
     def _forget(self) -> None:

@@ -596,7 +596,17 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
         instant = f"{instant}/{identity}"
     text = f"{instant} {name}"
     data = namespace_of(prefix) + (text.encode() if text.isascii() else bytes_of(text))
-    return str(uuid.UUID(bytes=sha1(data, usedforsecurity=False).digest()[:16], version=5))
+    return uuid_text(sha1(data, usedforsecurity=False).hexdigest(), 5)
+
+
+def uuid_text(digits: str, version: int) -> str:
+    """Return the text of a UUID (RFC 9562) of at least 32 hexadecimal digits.
+
+    ``str(uuid.UUID(...))`` takes three times as long, and beats need two for each run.
+    """
+    variant = "89ab"[int(digits[16], 16) & 3]
+    first = f"{digits[:8]}-{digits[8:12]}-{version}{digits[13:16]}"
+    return f"{first}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
 def score_of(next_at: datetime | None) -> float:
