@@ -55,8 +55,8 @@ Default = Callable[[Any], Any]
 def stored_type_of(cls: type) -> tuple[type, types.StoredType | None]:
     """Return the first class in the MRO of ``cls`` that can be stored, and its ``StoredType``.
 
-    An object of a subclass is stored like an object of its base class, as in RedBeat 2. Returns
-    ``(object, None)`` if no base class can be stored.
+    As in RedBeat 2, an object is stored like one of its base class. Returns ``(object, None)`` if
+    no base class can be stored.
     """
     for base in cls.__mro__:
         kind = types.type_of_class(base)
@@ -65,16 +65,15 @@ def stored_type_of(cls: type) -> tuple[type, types.StoredType | None]:
     return object, None
 
 
-#: The warnings that this process has logged: pairs of a schedule class and the lost attributes.
-#: RedBeat logs each warning only once.
+#: What this process has warned of, once each: pairs of a schedule class and the lost attributes.
 _warned: set[tuple[type, str]] = set()
 
 
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
 
-    ``written`` is the output of a custom encoder. A custom encoder may store the attributes that
-    RedBeat's encoder omits, so there is no warning if the outputs of the two encoders differ.
+    ``written`` is the output of a custom encoder, which may store these attributes: if it differs
+    from that of RedBeat's encoder, there is no warning.
     """
     cls = type(value)
     if not asks_itself(value) or cls in types.CUSTOM:
@@ -96,7 +95,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
 
 
 def unstorable_reason(value: Any) -> str:
-    """Return a message that says why ``value`` cannot be stored, and what to store instead."""
+    """Return why ``value`` cannot be stored, and what to store instead."""
     hint = (
         "use JSON values (a list for a set, seconds for a timedelta, text for bytes, dates and "
         "decimals), datetimes, schedules or weekdays"
@@ -112,8 +111,8 @@ class RedBeatJSONEncoder(json.JSONEncoder):
     """Encodes datetimes, schedules and weekdays; pass this class as ``cls`` to ``json.dumps()``.
 
     Raises ``TypeError`` for a value that a decoder could not restore. Subclasses may add types by
-    overriding ``default(obj)``, which is called for each object that is not plain JSON. If
-    ``default()`` returns a dict, the encoder writes this dict unchanged.
+    overriding ``default(obj)``, which is called for each object that is not plain JSON. A dict that
+    it returns is written unchanged.
     """
 
     def default(self, obj: Any) -> Any:
@@ -127,10 +126,7 @@ class RedBeatJSONEncoder(json.JSONEncoder):
             raise UnstorableError(f"{unstorable_reason(obj)} ({error})") from error
 
     def iterencode(self, o: Any, _one_shot: bool = False) -> Iterator[str]:
-        """Convert ``o`` to plain JSON values, and encode the values.
-
-        All encoding functions of :mod:`json` call this method.
-        """
+        """Encode ``o`` as plain JSON; all encoding functions of :mod:`json` call this method."""
         return super().iterencode(storable(o, self.default), _one_shot)
 
 
@@ -138,8 +134,7 @@ def storable(value: Any, default: Default, depth: int = 0) -> Any:
     """Convert ``value`` to plain JSON values; raise ``UnstorableError`` on failure.
 
     As in the ``json`` module, objects of subclasses of ``str``, ``int``, ``float``, ``list`` and
-    ``dict`` lose their class. For example, an ``Enum`` member that is a ``str`` is read back as
-    ``str``.
+    ``dict`` lose their class: an ``Enum`` member that is a ``str`` is read back as ``str``.
     """
     if type(value) in PLAIN or isinstance(value, (str, int)):
         return value
@@ -224,8 +219,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         try:
             return kind.read(d)
         except Exception:
-            # An invalid tagged dict may be the user's data, so this method raises no error. If the
-            # dict must be a schedule, decode_schedule() raises an error.
+            # It may be the user's data. If it must be a schedule, decode_schedule() raises.
             return d
 
 
@@ -239,8 +233,8 @@ names: Any = sys.modules[__name__]
 def encode(value: Any, field: str = "") -> str:
     """Return ``value`` as JSON, written by the active encoder.
 
-    Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly. The error
-    contains the path of the part that cannot be stored; the path begins with ``field``.
+    Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly, with the path of
+    that part; it begins with ``field``.
     """
     try:
         if names.RedBeatJSONEncoder is RedBeatJSONEncoder:
@@ -268,9 +262,8 @@ def _too_many_schedules(text: str) -> str:
 def decode(text: str | bytes, field: str, raw: str = "") -> Any:
     """Return the value in the JSON ``text``, read by the active decoder.
 
-    Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
-    characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``. If
-    only the part ``raw`` of an object is tagged, it may stay a dict, because this is faster.
+    Raises the errors of :func:`json_in`. If only the part ``raw`` of an object is tagged, it may
+    stay a dict, because this is faster.
     """
     text = text_of(text)
     make = names.RedBeatJSONDecoder
@@ -286,11 +279,10 @@ def decode(text: str | bytes, field: str, raw: str = "") -> Any:
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
-    """Return the schedule for ``value``, which comes from a decoded definition.
+    """Return the schedule for ``value`` from a decoded definition; a number means seconds.
 
-    If ``value`` is a number, the schedule is an interval of ``value`` seconds. Raises
-    ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if the type of
-    schedule is not registered in this process.
+    Raises ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if the
+    type of schedule is not registered in this process.
     """
     if isinstance(value, BaseSchedule):
         return value

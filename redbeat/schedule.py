@@ -62,12 +62,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     The mapping caches nothing: each access reads Redis, and each change takes effect at once.
 
-    An iteration yields entries in due order; entries that are never due come last. An iteration
-    reads pages of 500 entries, one round trip per page. Each entry is yielded exactly once, even if
-    runs or changes move the entry in the due order. An iteration may or may not yield an entry that
-    you add or delete during the iteration. To yield no entry twice, the iteration stores a hash of
-    each key in memory, about 70 bytes per key. At its end, the iteration scans all keys, 2000 keys
-    per round trip, for entries that were not yielded yet.
+    An iteration yields entries in due order, those that are never due last. It reads pages of 500
+    entries, one round trip per page, and yields each entry exactly once, even if runs or changes
+    move it in the due order; entries that you add or delete during the iteration may be left out.
+    It remembers a hash of each key, about 70 bytes per key. At its end it scans all keys, 2000 per
+    round trip, for entries that it has not met.
 
     Arguments:
         app: the Celery app; None for the current app.
@@ -142,11 +141,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def pop(self, name: str, default: Any = MISSING) -> Any:
         """Remove an entry, and return the removed entry. Two round trips.
 
-        If no entry has the name ``name``, the method returns ``default``, or raises KeyError
-        without a ``default``. If several callers pop the same entry, only one caller gets the
-        entry. If Redis's reply is lost, the entry may be deleted although KeyError is raised. What
-        another program saves between the two round trips is removed, too. The method does not
-        remove an unreadable entry, but raises :exc:`DecodeError`.
+        For an unknown name, returns ``default``, or raises KeyError without one. If several callers
+        pop the same entry, only one of them gets it. If Redis's reply is lost, the entry may be
+        deleted although KeyError is raised. What another program saves between the two round trips
+        is removed, too. An unreadable entry stays, and :exc:`DecodeError` is raised.
         """
         try:
             return super().pop(name)
@@ -168,10 +166,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return Items(self)
 
     def clear(self) -> None:
-        """Remove all entries; a beat adds the static entries again.
-
-        The method takes two round trips per 500 entries.
-        """
+        """Remove all entries; a beat adds the static entries again. Two round trips per 500."""
         # The names to delete come from the keys, because the names in records are escaped.
         self.delete_all(self._store.keys.name_of(record.key) for record in self.records())
 
@@ -189,10 +184,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Iterator[Record]:
         """Yield a record for each matching entry, in due order.
 
-        Unreadable entries are included. The method reads 500 entries per round trip. If ``pattern``
-        is given, Redis first compares the names of the entries with the pattern, 2000 names per
-        round trip. If at most 20,000 names match ``pattern``, only the matching entries are read.
-        If ``states`` selects only entries that are never due, the method reads these entries first.
+        Unreadable entries are included. Takes one round trip per 500 entries. With a ``pattern``,
+        Redis first compares the names, 2000 per round trip; if at most 20,000 match, only these
+        entries are read. If ``states`` selects only entries that are never due, they are read
+        first.
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
@@ -221,9 +216,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Return the next ``n`` runs of all enabled entries, as (due time in UTC, name).
 
         The due times are later than ``after`` (default: now), and not later than ``until``. Only
-        entries whose names match ``pattern`` count, and only ``each`` runs of each entry. The
-        method reads pages of 500 entries, one round trip per page, until no later page can contain
-        one of the next ``n`` runs.
+        entries whose names match ``pattern`` count, and only ``each`` runs of each entry. Takes one
+        round trip per 500 entries, until none of the next ``n`` runs can come later.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
         runs = agenda(self._agenda_pages(pattern), since, each)
@@ -235,9 +229,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
         """Return the due times of all enabled entries after ``after`` and before ``until``.
 
-        By default, ``after`` is the current time. The method reads pages of 500 entries, one round
-        trip per page, until no later page can contain a run before ``until``. If there are too many
-        entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
+        By default, ``after`` is the current time. Takes one round trip per 500 entries, until no
+        run before ``until`` can come later. If there are too many entries or runs, the forecast
+        ends before ``until``; see :class:`~redbeat.Forecast`.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
         return forecasts.forecast(self._agenda_pages(), since, in_utc("until", until))
@@ -263,8 +257,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 was created at ``since``. With ``changes``, the result contains the runs with and
                 without the changes.
 
-        The method takes one round trip per 500 entries, or one for each of ``names``, and one more
-        for each entry with calendars. Raises KeyError for an unknown name and
+        Takes one round trip per 500 entries, or one for each of ``names``, and one more for each
+        entry with calendars. Raises KeyError for an unknown name and
         :exc:`InvalidEntryError` for rules that cannot be saved, or for a ``since`` too close to the
         year 1. See :class:`~redbeat.Simulation` for the result and its limit.
         """
@@ -275,7 +269,6 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return forecasts.simulate(pairs, begin, end, datetime.now(timezone.utc))
 
     def _pairs(self, names: Iterable[str] | None, changes: Mapping[str, Any]) -> Iterator[Pair]:
-        """Yield a pair for each entry: the stored entry, and the entry after the changes."""
         if names is None:
             yield from ((entry, None) for entry in self.find(enabled=True))
             return
@@ -298,9 +291,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def load(self, periods: Periods, pattern: str | None = None, totals: bool = False) -> Load:
         """Return the number of runs in each period, for entries whose names match ``pattern``.
 
-        The method reads pages of 500 entries in due order, one round trip per page. The method
-        stops at the first page that is due after all periods; see
-        :class:`~redbeat.management.forecast.Load`.
+        Takes one round trip per 500 entries in due order, up to the first that are due after all
+        periods; see :class:`~redbeat.management.forecast.Load`.
         """
         *_, whole = self.load_in_steps(periods, pattern, totals)
         return whole
@@ -381,18 +373,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def save_all(self, entries: Iterable[Entry]) -> int:
         """Save entries, and return the number of saved entries.
 
-        All entries are checked before any entry is written; the message of an
-        :exc:`InvalidEntryError` contains the name of the invalid entry. Stored run histories are
-        not overwritten, as in :meth:`RedBeatSchedulerEntry.save`. The method takes one round trip
-        per 500 entries, or two if new objects replace stored entries. Redis writes a batch of
-        entries while RedBeat encodes the next batch.
+        Everything is checked before anything is written; the message of an
+        :exc:`InvalidEntryError` contains the name of the entry. Stored run histories are not
+        overwritten, as in :meth:`RedBeatSchedulerEntry.save`. Takes one round trip per 500 entries,
+        or two if new objects replace stored entries.
         """
         return saving.save_all(self._store, entries)
 
     def delete_all(self, names: Iterable[str]) -> int:
         """Remove entries and their histories; return the number of removed entries.
 
-        Unknown names are skipped. The method takes one round trip per 500 entries.
+        Unknown names are skipped. Takes one round trip per 500 entries.
         """
         return edits.delete(self._store, map(self._own_key, names))
 
@@ -400,7 +391,6 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self._named(name).writable_key()
 
     def _named(self, name: str) -> Entry:
-        """Return an entry that has only a name, for methods that need only the name."""
         return self.entry_class(name=name, app=self.app)
 
     @property
@@ -414,16 +404,16 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def save_calendar(self, calendar: Calendar) -> int:
         """Store a calendar; the change takes effect at once on all entries that use the calendar.
 
-        Returns the number of entries that use the calendar. The method takes one round trip, and
-        five more per 500 entries with calendars.
+        Returns the number of entries that use the calendar. Takes one round trip, and five more per
+        500 entries with calendars.
         """
         return calendars.save_calendar(self, calendar)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar; return whether the calendar existed.
+        """Delete the calendar, unless an entry still uses it; return whether it existed.
 
-        Raises :exc:`InvalidEntryError` if an entry uses the calendar. The method takes one round
-        trip, and two more per 500 entries with calendars.
+        Raises :exc:`InvalidEntryError` if an entry uses it. Takes one round trip, and two more per
+        500 entries with calendars.
         """
         return calendars.delete_calendar(self, name)
 
@@ -431,15 +421,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Pause entries; return the number of paused entries.
 
         Each entry is paused as in :meth:`RedBeatSchedulerEntry.pause`. Unknown and unreadable
-        entries are skipped. The method takes two round trips per 500 entries.
+        entries are skipped. Takes two round trips per 500 entries.
         """
         return len(edits.pause(self._store, map(self._own_key, names), note, None))
 
     def resume_all(self, names: Iterable[str]) -> int:
         """Resume entries; return the number of resumed entries.
 
-        Unknown and unreadable entries are skipped. The method takes two round trips per 500
-        entries.
+        Unknown and unreadable entries are skipped. Takes two round trips per 500 entries.
         """
         keys = map(self._own_key, names)
         return len(edits.resume(self._store, keys, self.app, self.entry_class))
@@ -452,20 +441,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Applied:
         """Create and update dynamic entries from ``definitions``; return the changes.
 
-        ``definitions`` has the same format as ``beat_schedule``. All definitions are checked before
+        ``definitions`` has the same format as ``beat_schedule``. Everything is checked before
         anything is written. With ``prune``, dynamic entries that are not in ``definitions`` are
-        removed; static entries are never removed. With ``dry_run``, the method only returns the
-        changes and writes nothing. Paused entries stay paused unless their definition changed.
-        The method takes three round trips per 500 definitions and, with ``prune``, one more per 500
-        entries.
+        removed; static entries are never removed. With ``dry_run``, nothing is written. Paused
+        entries stay paused unless their definition changed. Takes three round trips per 500
+        definitions and, with ``prune``, one more per 500 entries.
         """
         return apply(self, definitions, prune, dry_run)
 
     # -- for asynchronous code -------------------------------------------------------------------
 
-    # Each asynchronous method calls a synchronous method in a thread. Loading an entry takes 0.47
-    # ms in a thread, and 0.28 ms without a thread. The asyncio client of redis-py needs no thread,
-    # but would need a second implementation of the store.
+    # In a thread, because the asyncio client of redis-py would need a second implementation of the
+    # store. Loading an entry takes 0.47 ms in a thread, and 0.28 ms without.
 
     async def asave(self, entry: Entry, if_unchanged: bool = False) -> Entry:
         """Store an entry in a thread, see :meth:`RedBeatSchedulerEntry.save`."""

@@ -2,10 +2,9 @@
 
 Only this module decodes bytes and JSON from Redis.
 
-Stored data can be invalid, because any program may write any bytes into a Redis key. A function
-that decodes a definition, a meta or a policy raises :exc:`DecodeError` for invalid data, and the
-beat quarantines the entry. A function that decodes one of RedBeat's own records returns an empty
-value for invalid data, because a beat can work without the record.
+Any program may write any bytes into a Redis key. If a definition, a meta or a policy is invalid,
+:exc:`DecodeError` is raised, and the beat quarantines the entry. An invalid record of RedBeat's own
+counts as empty, because a beat can work without it.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ MAX_DEPTH: Final = 200
 #: Maximum number of characters in a JSON text.
 MAX_TEXT: Final = 1024 * 1024
 
-#: Maximum number of characters in a number. RedBeat and Redis write numbers with at most 24
-#: characters.
+#: Maximum number of characters in a number; RedBeat and Redis write at most 24.
 MAX_DIGITS: Final = 64
 
-#: The largest valid integer in stored data, which is also the largest integer that Redis supports.
+#: The largest integer in stored data, and of Redis.
 MAX_WHOLE: Final = 2**63 - 1
 
-#: The first and the last instant that RedBeat accepts, in UNIX seconds. RedBeat accepts the years 1
-#: to 9999 except the first two and the last two days, because a datetime cannot represent these
-#: four days in some time zones.
+#: The first and the last accepted instant, in UNIX seconds: the years 1 to 9999 without the first
+#: two and the last two days, which a datetime cannot represent in some time zones.
 EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
@@ -76,10 +73,7 @@ def valid_text(value: Any) -> str:
 
 
 def is_valid_text(text: str) -> bool:
-    """Return whether a text is valid Unicode, without surrogates.
-
-    In a result of :func:`text_of`, each byte that was not UTF-8 is a surrogate.
-    """
+    """Return whether a text has no surrogates, as :func:`text_of` makes of what is not UTF-8."""
     return text.isascii() or SURROGATES.search(text) is None
 
 
@@ -128,10 +122,7 @@ def json_in(text: str | bytes, field: str, loads: Callable[[str], Any] = json.lo
 
 
 def object_in(text: str, field: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``, or ``{}`` if ``text`` is empty.
-
-    Raises ``DecodeError`` if ``text`` is not a JSON object.
-    """
+    """Return the JSON object in ``text``, ``{}`` if it is empty; raises :exc:`DecodeError`."""
     value = json_in(text, field) if text else {}
     if not isinstance(value, dict):
         raise DecodeError(field, f"must be an object, not {value!r:.60}")
@@ -139,7 +130,7 @@ def object_in(text: str, field: str) -> dict[str, Any]:
 
 
 def record_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a record of RedBeat, or ``{}`` if the record is invalid."""
+    """Return the JSON object in a record of RedBeat, ``{}`` if it is invalid."""
     try:
         return object_in(text, "record")
     except DecodeError:
@@ -149,7 +140,7 @@ def record_in(text: str) -> dict[str, Any]:
 def string_in(value: object, longest: int) -> str:
     """Return a decoded JSON value as valid Unicode, shortened to ``longest`` characters.
 
-    Returns "" for None. Values other than strings are converted with ``repr()``.
+    None becomes "", and what is not a string its ``repr()``.
     """
     if value is None:
         return ""
@@ -201,10 +192,7 @@ def number_in(value: Any) -> float | None:
 
 
 def whole_in(text: str) -> int | None:
-    """Return the integer in a text of decimal digits.
-
-    Returns None if the text does not consist of digits, or if the integer is above ``MAX_WHOLE``.
-    """
+    """Return the integer in a text of digits, None for another text or above ``MAX_WHOLE``."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         return None
     number = int(text)
@@ -212,19 +200,15 @@ def whole_in(text: str) -> int | None:
 
 
 def score_in(reply: Any) -> float:
-    """Return the score in a reply of Redis. The score may be infinite.
+    """Return the score in a reply of Redis, which accepts only numbers; it may be infinite.
 
-    The reply is not checked, because Redis accepts only numbers as scores. For a score that must be
-    an instant, use :func:`seconds_in` or :func:`instant_in`.
+    For a score that must be an instant, use :func:`seconds_in` or :func:`instant_in`.
     """
     return float(reply)
 
 
 def seconds_in(value: Any) -> float | None:
-    """Return ``value`` as UNIX seconds, or None if ``value`` is not a valid instant.
-
-    A valid instant is a number from ``EARLIEST`` to ``LATEST``.
-    """
+    """Return ``value`` as UNIX seconds, None outside of ``EARLIEST`` to ``LATEST``."""
     seconds = number_in(value)
     return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
 
@@ -236,9 +220,9 @@ def instant_in(value: Any) -> datetime | None:
 
 
 def moment_in(value: Any) -> datetime | None:
-    """Return the datetime in UTC for an ISO 8601 string, or None if ``value`` is not a valid time.
+    """Return the datetime in UTC for an ISO 8601 string, None if ``value`` is not a valid time.
 
-    A time without a UTC offset is interpreted as UTC.
+    A time without a UTC offset is in UTC.
     """
     if not isinstance(value, str) or len(value) > MAX_DIGITS:
         return None

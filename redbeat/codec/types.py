@@ -1,7 +1,6 @@
 """Converts objects such as schedules to tagged dicts (JSON objects with a ``__type__``) and back.
 
-The table :data:`TYPES` maps each class whose objects can be stored to a :class:`StoredType`. A
-:class:`StoredType` contains the functions that convert an object to a tagged dict and back.
+The table :data:`TYPES` maps each class that can be stored to its :class:`StoredType`.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ def path_text(path: Iterable[str | int]) -> str:
 
 
 class UnstorableError(TypeError):
-    """Raised if a value cannot be stored as JSON.
-
-    ``path`` is the list of keys and indexes that lead from the encoded value to the value that
-    cannot be stored. ``problem`` describes why the value cannot be stored.
-    """
+    """A value cannot be stored as JSON: ``problem`` says why, and ``path`` leads to the value."""
 
     def __init__(self, problem: str, *path: str | int) -> None:
         super().__init__(problem)
@@ -78,12 +73,12 @@ class StoredType(NamedTuple):
 
     Attributes:
         tag: the value of ``__type__``.
-        encode: the function that converts an object to the fields of a tagged dict, without
-            ``__type__``; raises :exc:`UnstorableError`.
-        decode: the function that converts a tagged dict to an object; raises
-            :exc:`DecodeError`, whose ``field`` is the key of the invalid field, or "" if the error
-            is not about a single field. A ``ValueError``, ``TypeError`` or ``OverflowError`` of a
-            constructor, with a text such as ``count: ...``, is converted.
+        encode: makes the fields of a tagged dict, without ``__type__``, from an object; raises
+            :exc:`UnstorableError`.
+        decode: makes an object from a tagged dict; raises :exc:`DecodeError`, whose ``field`` is
+            the key of the invalid field, or "" if it's not about a single one. A ``ValueError``,
+            ``TypeError`` or ``OverflowError`` of a constructor, with a text such as ``count: ...``,
+            is converted.
         required: the keys that a tagged dict must have.
         optional: the other keys that a tagged dict can have, or None if keys and lengths are not
             checked.
@@ -120,7 +115,7 @@ class StoredType(NamedTuple):
 
 
 def _oversized(key: str, value: Any) -> str:
-    """Return an error message if a field of a tagged dict is too long, or "" if not."""
+    """Return what is wrong with a field that is too long, "" if it isn't."""
     if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
         return ""
     unit = "characters" if isinstance(value, str) else "items"
@@ -144,7 +139,6 @@ def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, 
 
 
 def _read_number(tagged: Tagged, key: str) -> float:
-    """Return the number that ``tagged`` has under ``key``; booleans are not accepted."""
     value = tagged.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise DecodeError(key, f"{value!r} is not a number")
@@ -158,7 +152,6 @@ def _read_whole(key: str, value: object) -> int:
 
 
 def _read_list(tagged: Tagged, key: str) -> list[Any]:
-    """Return the list that ``tagged`` has under ``key``, or an empty list if ``key`` is missing."""
     value = tagged.get(key) or []
     if not isinstance(value, list):
         raise DecodeError(key, f"{value!r:.60} is not a list")
@@ -195,7 +188,6 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 
 
 def _decode_datetime(tagged: Tagged) -> datetime:
-    """Return the aware datetime of a tagged dict; a dict without a time zone means UTC."""
     fields = {key: _read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
     return datetime(**fields, tzinfo=_read_zone("timezone", tagged.get("timezone")))
 
@@ -213,11 +205,7 @@ def _read_zone(key: str, value: object) -> tzinfo:
 
 
 def _read_moment(key: str, value: object) -> datetime:
-    """Return ``value`` as an aware datetime.
-
-    ``value`` is a datetime or an ISO 8601 string. A value without a time zone is interpreted as
-    UTC.
-    """
+    """Return a datetime or ISO 8601 text as an aware datetime; without a time zone it is UTC."""
     try:
         moment = time_from(value)
     except ValueError as error:
@@ -365,10 +353,7 @@ def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
-    """Return the rrule that a tagged dict describes.
-
-    An rrule without ``dtstart`` starts in 1970 and must not have a ``count``.
-    """
+    """Return a rule, which starts in 1970 without a ``dtstart`` and then has no ``count``."""
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     start, until = (_decode_rule_moment(tagged, key) for key in ("dtstart", "until"))
     if start is None:
@@ -427,8 +412,7 @@ def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
 
 def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
     try:
-        # The rules in a set may have keys that RedBeat 2 does not know, because RedBeat 2 cannot
-        # read rule sets.
+        # RedBeat 2 cannot read rule sets, so their rules may have keys that it does not know.
         return {**RRULE.write(rule), **zone_extension(rule)}
     except UnstorableError as error:
         error.path[:0] = ["rrules", index]
@@ -436,7 +420,6 @@ def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
 
 
 def _decode_rruleset(tagged: Tagged) -> rruleset:
-    """Return the rruleset of a tagged dict with lists of rules and dates, or with RFC 5545 text."""
     if "ical" in tagged:
         return _decode_ical(tagged)
     rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
@@ -482,13 +465,12 @@ WEEKDAY: Final = StoredType("weekday", _encode_weekday, _decode_weekday, ("wkday
 
 @dataclass(frozen=True, slots=True)
 class LazyArgument:
-    """A lazy argument that was loaded from Redis; only the name of its function is known."""
+    """A lazy argument from Redis, which has only the name of its function."""
 
     function: str
 
 
 def function_of(lazy: BeatLazyFunc | LazyArgument) -> str:
-    """Return the name of the function of a lazy argument."""
     if isinstance(lazy, LazyArgument):
         return lazy.function
     function = lazy._func
@@ -523,8 +505,7 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: Stores a user's dict as a list of pairs if the dict looks like a tagged dict: if a known tag is
-#: the value of the key ``__type__``.
+#: Stores a user's dict that looks like a tagged dict as a list of pairs.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {
@@ -553,12 +534,11 @@ CUSTOM: Final[dict[type, StoredType]] = {}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the ``StoredType`` of exactly the class ``cls``, or None if ``cls`` has none."""
+    """Return the type of exactly this class, None if it has none."""
     return CUSTOM.get(cls) or TYPES.get(cls)
 
 
 def type_of_tag(tag: object) -> StoredType | None:
-    """Return the ``StoredType`` with the tag ``tag``, or None for an unknown tag."""
     if not isinstance(tag, str):
         return None
     registered = (kind for kind in CUSTOM.values() if kind.tag == tag)
@@ -572,7 +552,6 @@ def tags() -> tuple[str, ...]:
 
 # -- schedule classes of users ---------------------------------------------------------------------
 
-#: A registered schedule class.
 S = TypeVar("S", bound=BaseSchedule)
 
 
@@ -584,13 +563,12 @@ def register_schedule_type(
 ) -> None:
     """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
 
-    ``dump(schedule)`` returns a dict of the fields to store. The values of the dict may have the
-    same types as task arguments. ``load(fields)`` receives the stored fields and returns the
-    schedule. Call ``register_schedule_type()`` in each beat, and in each process that saves or
-    loads entries.
+    ``dump(schedule)`` returns a dict of the fields to store, with values like those of task
+    arguments. ``load(fields)`` returns the schedule for the stored fields. Call this in each beat,
+    and in each process that saves or loads entries.
 
     Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
-    callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already
+    callable, and ``ValueError`` if the tag is invalid, or if the tag or the class is already
     registered.
     """
     _check_tag(tag)
@@ -633,8 +611,7 @@ def _load(
 ) -> BaseSchedule:
     try:
         loaded: Any = load({key: value for key, value in tagged.items() if key != TAG})
-    except Exception as error:
-        # The user wrote load(), so it may raise any error.
+    except Exception as error:  # user code may raise any error
         problem = f"load() of {tag!r} failed: {errors.described(error)}"
         raise UnknownTypeError("", problem) from error
     if not isinstance(loaded, cls):

@@ -112,11 +112,9 @@ class Planned(NamedTuple):
 def with_backfill(
     backfills: Sequence[Backfill], new: Backfill, again: bool
 ) -> tuple[Backfill, ...]:
-    """Return ``backfills`` with ``new`` added.
+    """Return ``backfills`` with ``new`` added; raises :exc:`InvalidEntryError` for too many.
 
-    Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
-    true, finished backfills are removed instead. Raises :exc:`InvalidEntryError` if there would be
-    too many backfills.
+    Finished backfills whose spans overlap or touch become one. With ``again``, they are removed.
     """
     others = [one for one in backfills if not one.finished]
     finished = [] if again else _merged([one for one in backfills if one.finished])
@@ -145,9 +143,9 @@ def cancelled(backfills: Sequence[Backfill]) -> tuple[Backfill, ...]:
 
 
 def first_to_send(entry: Any, now: float) -> datetime:
-    """Return the instant from which the schedule itself sends the runs of the entry.
+    """Return from when the schedule itself sends the entry's runs, not later than ``now``.
 
-    The result is never later than ``now``, which is in UNIX seconds.
+    ``now`` is in UNIX seconds.
     """
     present = from_timestamp(now)
     last: datetime | None = entry.anchor

@@ -37,28 +37,26 @@ def _read(name: str, text: str) -> Calendar | DecodeError:
 
 
 def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars with the names in ``names``, decoded from ``texts``.
+    """Return calendars from their JSON by name, without the names that ``texts`` does not contain.
 
-    ``texts`` maps names of calendars to their JSON. Names that ``texts`` does not contain are
-    ignored. Raises :exc:`DecodeError` for a calendar that cannot be decoded.
+    Raises :exc:`DecodeError` for a calendar that cannot be decoded.
     """
     return {name: calendar_of(name, texts[name]) for name in names if name in texts}
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Return the stored calendars with the names in ``names``, by default all stored calendars.
+    """Return the stored calendars of some names, or all. One round trip.
 
-    Names without a stored calendar are ignored. Raises :exc:`DecodeError` for a calendar that
-    cannot be decoded. One round trip.
+    Raises :exc:`DecodeError` for a calendar that cannot be decoded.
     """
     texts = store.calendars(names)
     return decode_calendars(texts, texts)
 
 
 def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Return the readable calendars in ``names``, and the names of the unreadable calendars.
+    """Return the readable calendars of some names, and the names of the unreadable ones.
 
-    Names without a stored calendar are ignored. One round trip.
+    One round trip.
     """
     calendars, unreadable = dict[str, Calendar](), set[str]()
     for name, text in store.calendars(names).items():

@@ -24,7 +24,7 @@ from .policy import FIELDS as POLICY_FIELDS
 
 logger = get_logger("celery.beat")
 
-#: An option in seconds must be below this number, because larger numbers are probably UNIX times.
+#: Options in seconds are smaller: a larger number is probably a UNIX time.
 MAX_SECONDS: Final = 1e9
 
 Check = tuple[Callable[[Any], bool], str]
@@ -73,15 +73,14 @@ def _is_time(value: Any) -> bool:
     return False
 
 
-#: Maps each ``apply_async`` option for a time to its check.
+#: The options of ``apply_async`` for a time.
 TIMES: Final[dict[str, Check]] = {
     "countdown": (_is_duration, "a number of seconds or a timedelta"),
     "eta": (_is_time, "a datetime, ISO 8601, a number of seconds or a timedelta"),
     "expires": (_is_time, "a number of seconds, a timedelta, a datetime or ISO 8601"),
 }
 
-#: Maps each option of a message to its check.
-#: A beat cannot send a message with an option that fails its check.
+#: Options of a message; a beat cannot send it with one that fails its check.
 OPTIONS: Final[dict[str, Check]] = {
     **TIMES,
     "headers": (_are_headers, "an object"),
@@ -92,7 +91,7 @@ OPTIONS: Final[dict[str, Check]] = {
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
 }
 
-#: Options that users must not set, because Celery or the beat sets these options for each message.
+#: Options that Celery or the beat sets for each message, so that users must not.
 RESERVED: Final = frozenset(
     {"args", "body", "connection", "content_type", "declare", "kwargs", "name", "producer"}
     | {"publisher", "result_cls", "router", "task_type"}
@@ -172,7 +171,7 @@ def stored_options(options: Any) -> Any:
 
 
 def seconds_of(value: Any) -> Any:
-    """Return the seconds of a timedelta; return any other value unchanged."""
+    """Return the seconds of a timedelta, and any other value unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -202,17 +201,12 @@ def decode_definition(
     return definition
 
 
-#: Maps each list or object field to its empty value.
-#: A PHP program may store an empty object as ``[]``, and a Lua program an empty list as ``{}``.
+#: PHP programs may store an empty object as ``[]``, and Lua programs an empty list as ``{}``.
 EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": dict}
 
 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
-    """Convert the values of a definition that RedBeat 2 accepts although their types are wrong.
-
-    RedBeat 2 accepts an integer name, any value as ``enabled``, and ``[]`` or ``{}`` for empty
-    fields.
-    """
+    """Convert what RedBeat 2 accepts: an integer name, any ``enabled``, other empty fields."""
     if type(definition.get("name")) is int:
         definition["name"] = str(definition["name"])
     if "enabled" in definition:
@@ -260,9 +254,8 @@ def decode_policy(
 ) -> dict[str, Any]:
     """Return ``definition`` with the fields of a stored policy added; raises :exc:`DecodeError`.
 
-    A definition may also contain policy fields. ``foreign`` are names of policy fields that the
-    entry class uses for other purposes. In the definition, fields with names in ``foreign`` are not
-    policy fields.
+    A definition may also contain policy fields, except for those in ``foreign``, whose names the
+    entry class uses for other purposes.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))
@@ -273,14 +266,12 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    # Only RedBeat writes the stored policy. Each field in the stored policy is therefore a policy
-    # field, even if the name of the field is in ``foreign``.
+    # Only RedBeat writes the stored policy, so its fields are never foreign.
     definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 
 
 def _checked(data: dict[str, Any], names: list[str], source: str) -> dict[str, Any]:
-    """Return the policy fields in ``data``; raises :exc:`DecodeError` if a field is invalid."""
     rules = {name: data[name] for name in names if name in data}
     most = rules.get("max_runs")
     if type(most) is int and most <= 0:  # other programs write "no limit" as 0 or -1

@@ -16,7 +16,7 @@ from redbeat.codec.stored import MAX_DEPTH
 from redbeat.codec.types import LazyArgument, function_of, path_text
 from redbeat.errors import InvalidEntryError, RedBeatError, described
 
-#: Types of values that contain no other values, and therefore no functions.
+#: Types of values that cannot contain functions.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
@@ -85,10 +85,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
-    """Return ``value`` with each lazy argument replaced by the result of ``replace``.
-
-    Returns ``value`` itself if ``value`` contains no lazy argument.
-    """
+    """Return ``value`` with each lazy argument replaced, or ``value`` itself without any."""
     inner: dict[Any, Any]
     if isinstance(value, dict):
         inner = value

@@ -107,11 +107,10 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of a policy field.
+    """The type of a policy field, such as ``zone``, ``instant`` or ``seconds``.
 
-    ``name`` is the name of the type, such as ``zone``, ``instant`` or ``seconds``.
-    ``check(name, value)`` returns a valid value in its standard form, and raises
-    :exc:`InvalidEntryError` for an invalid value.
+    ``check(name, value)`` returns a value in its standard form, or raises
+    :exc:`InvalidEntryError`.
     """
 
     name: str
@@ -120,7 +119,6 @@ class FieldType:
 
 
 def one_of(literal: Any) -> FieldType:
-    """Return the type of a field that accepts the values of a ``Literal`` type."""
     choices: tuple[str, ...] = get_args(literal)
 
     def check(name: str, value: Any) -> str:
@@ -141,7 +139,7 @@ TEXT: Final = FieldType("text", _text)
 
 
 def _field(default: Any, type_: FieldType, example: str, description: str) -> Any:
-    """Return a policy field with the metadata that the command line uses for its options."""
+    """Describe a policy field for the command line, the form and the API."""
     about = {"type": type_, "example": example, "description": description}
     return field(default=default, metadata=about)
 
@@ -150,8 +148,8 @@ def _field(default: Any, type_: FieldType, example: str, description: str) -> An
 class Policy:
     """The rules that decide which occurrences of an entry run, and when the entry is finished.
 
-    RedBeat creates the checks of policy fields, the attributes of entries and the options of the
-    command line from the fields of ``Policy``.
+    Its fields also describe the attributes of entries, the options of the command line, and the
+    fields of the form and the API.
     """
 
     timezone: str | None = _field(
@@ -236,7 +234,7 @@ class Policy:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """Return the policy with the fields in ``values``; a value of None means the default.
+        """Return the policy with some fields, where None means the default.
 
         Raises :exc:`InvalidEntryError` with the name of an invalid field.
         """
@@ -262,10 +260,7 @@ class Policy:
 
     @property
     def field_of_reports(self) -> str | None:
-        """The name of a policy field for which workers must report the ends of runs.
-
-        The name is None if the policy works without reports from workers.
-        """
+        """A field that needs workers to report the ends of runs, None if none does."""
         if self.overlap != DEFAULT.overlap:
             return "overlap"
         names = ("pause_after_failures", "expect_within")

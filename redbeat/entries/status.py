@@ -173,7 +173,6 @@ def how_to_schedule(name: str) -> str:
 
 
 def why_finished(entry: RedBeatSchedulerEntry) -> str:
-    """Return the reason why a finished entry has no run left."""
     most, end = entry.policy.max_runs, entry.policy.end_time
     if most is not None and entry.total_run_count >= most:
         return f"max_runs is reached ({most:,})"
@@ -193,7 +192,7 @@ def why_running(running: Running, due: float | None) -> str:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return the reason and the start time of a quarantine; None means an unknown start time."""
+    """Return the reason and the start of a quarantine, None if the start is unknown."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
@@ -277,7 +276,6 @@ def is_late(due_at: datetime) -> bool:
 
 
 def last_result_of(kept: State) -> LastResult | None:
-    """Return how the last run went, as :class:`EntryStatus` has it."""
     last: LastResult | None = kept.results.last or None
     return "running" if last is None and kept.running is not None else last
 
@@ -384,15 +382,13 @@ def history_of(entry: Any) -> list[Occurrence]:
 
 
 def runs_in(row: Row, entry: Any) -> list[Occurrence]:
-    """Return the last runs in a row that was read with its history, each with its result."""
+    """Return the last runs in a row that was read with its history, each with its result.
+
+    Of runs with one task id, the latest has the result.
+    """
     entry.saved_state = entry.saved_state._replace(identity=state_of(row).identity)
-    found = read_history(texts_in(row.history), entry.own_task_id)
-    return _with_results(found[: ensure_conf(entry.app).history_size], row)
-
-
-def _with_results(found: list[Occurrence], row: Row) -> list[Occurrence]:
-    """Return the runs, each with its result; of runs with one task id the latest has it."""
-    ends = read_results(row.results)
+    size, ends = ensure_conf(entry.app).history_size, read_results(row.results)
+    found = read_history(texts_in(row.history), entry.own_task_id)[:size]
     for end in verdicts.ends_in(read_inbox(row.inbox), time.time()):
         if end.state:
             ends[end.id] = end
@@ -413,7 +409,6 @@ def is_busy(row: Row, now: float) -> bool:
 
 
 def entries_of(counts: Counts) -> dict[str, int]:
-    """Return the number of entries in each state."""
     finished = counts.parked - counts.disabled - counts.quarantined
     return {
         SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),
