@@ -21,14 +21,9 @@ from redbeat.schedules.rule import clocked, rrule, rruleset
 from .rule_text import schedule_text
 from .text import quantities
 
-DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS: Final = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
-)
-WORKDAYS: Final = (0, 1, 2, 3, 4)
-ALL_MINUTES: Final = tuple(range(60))
-ALL_HOURS: Final = tuple(range(24))
+SUNDAY, *OTHER_DAYS = map(str.title, cron.NAMES["day_of_week"])
+DAYS: Final = (*OTHER_DAYS, SUNDAY)
+MONTHS: Final = tuple(map(str.title, cron.NAMES["month_of_year"]))
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
 LONG_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
 #: The positions in a month that have a name; -1 is the last one.
@@ -147,7 +142,7 @@ def days(weekdays: Sequence[int], monthdays: Sequence[int]) -> str:
         back = [positioned(number, "day") for number in monthdays if number < 0]
         listed = joined([*([numbered("day", front)] if front else []), *back])
         return f"on {listed} of the month"
-    if tuple(weekdays) == WORKDAYS:
+    if tuple(weekdays) == (0, 1, 2, 3, 4):
         return "every weekday"
     return f"every {ranges(weekdays, DAYS.__getitem__)}" if weekdays else ""
 
@@ -241,7 +236,7 @@ def _rule_times(rule: recurrence.Recurrence) -> str:
         return every(rule.interval, UNITS[rule.freq])
     if steps or rule.seconds != (0,):
         raise TooComplex
-    return clock(rule.minutes or ALL_MINUTES, rule.hours or ALL_HOURS)
+    return clock(rule.minutes or range(60), rule.hours or range(24))
 
 
 def _rule_days(rule: recurrence.Recurrence) -> str:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final, Literal
 
 from celery.schedules import BaseSchedule
 
 from redbeat.calendar.steps import LIMIT, About, Steps, bounded, spend
-from redbeat.calendar.walltime import END, TICK, instant_of
+from redbeat.calendar.walltime import DAY, END, TICK, instant_of
 from redbeat.calendar.zones import UTC, time_from, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import encodable
@@ -42,8 +42,6 @@ READ, PASSED, SEARCHED = 30, 6, 60
 
 #: What :exc:`TooManyStepsError` says about a calendar with too many rules.
 READING: Final = ("rules", "the rules of a calendar", "give fewer rules and dates")
-
-DAY: Final = timedelta(days=1)
 
 #: A day, or a pair of the first and the last day of a span.
 #: A day is a ``date`` or a string in ISO 8601.

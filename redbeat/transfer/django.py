@@ -71,7 +71,7 @@ OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 Fields = Mapping[str, Any]
 
 #: The rows of all tables, by model label and primary key.
-Tables = Mapping[tuple[str, Any], Any]
+Tables = Mapping[tuple[str, str], Any]
 
 
 def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Iterator[Incoming]:
@@ -79,9 +79,7 @@ def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Itera
 
     Naive times are interpreted in the time zone of the app. The row :data:`CLEANUP` yields nothing.
     """
-    tables = {
-        (str(row.get("model")), _primary_key(row.get("pk"))): row.get("fields") for row in objects
-    }
+    tables = {(str(row.get("model")), str(row.get("pk"))): row.get("fields") for row in objects}
     for task in objects:
         if task.get("model") != TASK:
             continue
@@ -204,17 +202,12 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
         problem = f"must be exactly one of {', '.join(TABLES)}; this task has {len(kinds)} of them"
         raise InvalidEntryError("schedule", problem)
     kind = kinds[0]
-    row = tables.get((TABLES[kind], _primary_key(fields[kind])))
+    row = tables.get((TABLES[kind], str(fields[kind])))
     if row is None:
         problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
     incoming.check_kinds(f"{kind}.", row, ROW_KINDS.get(kind, {}))
     return kind, row
-
-
-def _primary_key(value: Any) -> Any:
-    """Return a primary key that can be a dict key; a list (a natural key) becomes a string."""
-    return value if isinstance(value, (int, str)) else repr(value)
 
 
 def _schedule(app: Celery, kind: str, row: Fields, start: datetime | None) -> Any:
@@ -226,9 +219,7 @@ def _schedule(app: Celery, kind: str, row: Fields, start: datetime | None) -> An
         if kind == "solar":
             place = (float(row["latitude"]), float(row["longitude"]))
             return sun.make_solar(row["event"], *place, app=app)
-        at = _instant(app, "clocked_time", row.get("clocked_time"))
-        if at is None:
-            raise InvalidEntryError("clocked_time", "is missing")
+        at = incoming.instant_from("clocked_time", row.get("clocked_time"), app.timezone)
         return clocked(max(at, start or at))
     except InvalidEntryError:
         raise

@@ -774,7 +774,7 @@ BAD_ROWS: list[dict[str, Any]] = [
         ({"crontab": 2}, "crontab: is not valid: ValueError"),
         ({"solar": 2}, "solar.event: must be the name of an event, not None"),
         ({"solar": 3}, "solar.latitude: must be a number, not None"),
-        ({"clocked": 2}, "clocked_time: is missing"),
+        ({"clocked": 2}, "clocked_time: must be a datetime"),
         ({"clocked": 3}, "clocked: must be an object, not []"),
         ({"clocked": ["a", "b"]}, "clocked: the file has no django_celery_beat.clockedschedule"),
     ],
