@@ -46,14 +46,13 @@ class TaskAllowlist:
         self._any = re.compile("|".join(map(translate, self.patterns)) or r"(?!)")
 
     def allows(self, task: Any) -> bool:
-        """Return whether a beat is allowed to send the task with the name ``task``."""
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
         """Return (field, problem) of the first forbidden task, or None if all tasks are allowed.
 
-        The method also checks the tasks in ``options``: the callbacks (``link``, ``chain``,
-        ``chord``), and the header ``task``, which replaces the task name in the message.
+        The tasks in ``options`` count too: the callbacks (``link``, ``chain``, ``chord``), and the
+        header ``task``, which replaces the task name in the message.
         """
         names = [("task", task), *(("options", name) for name in tasks_in(options))]
         for field, name in names:
@@ -62,7 +61,6 @@ class TaskAllowlist:
         return None
 
     def problem(self, task: Any) -> str:
-        """Return the error message for a task that is not allowed."""
         return f"the task {task!r:.120} matches no pattern of {ALLOWLIST}; add a pattern"
 
 
@@ -346,10 +344,9 @@ def _stand_in(app: Any, found: Any) -> Celery:
 
 # -- the client of an app --------------------------------------------------------------------------
 
-#: The attribute of the app that stores the Redis client.
-#: Users may set this attribute to their own client.
+#: The attribute of the app with the Redis client; a program may set its own.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
-#: The attribute of the app that stores redis-py's ``Sentinel`` object, if Sentinel is used.
+#: The attribute of the app with redis-py's ``Sentinel`` object, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 
 # Two threads that call get_redis() at the same time must get the same client.
@@ -359,10 +356,10 @@ _creation_lock = RLock()
 def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
-    The first call of the function creates the client. The client decodes replies to ``str``, and
-    retries failed commands for ``retry_period`` seconds. If the user has set ``app.redbeat_redis``,
-    the function returns the client of the user unchanged. Raises :exc:`~redbeat.ConfigurationError`
-    if the settings are invalid. No round trips.
+    The first call creates the client, which decodes replies to ``str``, and retries failed commands
+    for ``retry_period`` seconds. A client that a program has set as ``app.redbeat_redis`` is
+    returned unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No
+    round trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -397,9 +394,9 @@ def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
     A program can replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
-    of the function also logs the warnings about the settings, because Celery configures logging
-    only after the app is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are
-    invalid, or if the program provides a cluster client but the key prefix has no hash tag.
+    also logs the warnings about the settings, because Celery configures logging only after the app
+    is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
+    program provides a cluster client but the key prefix has no hash tag.
     """
     app = real_app(app)
     conf = ensure_conf(app)

@@ -32,7 +32,6 @@ TRACEBACK_LIMIT: Final = 2000
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return ``text``, shortened to at most ``longest`` characters."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
@@ -57,10 +56,9 @@ def _escaped_char(char: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with surrogates escaped, so that UTF-8 can encode the text.
+    """Return ``text`` with surrogates escaped, so that UTF-8 can encode it.
 
-    Use this function for names in data, such as JSON and signals, because the function does not
-    change valid names.
+    For names in data, such as JSON and signals: valid names stay as they are.
     """
     if text.isascii():
         return text
@@ -70,9 +68,8 @@ def encodable(text: str) -> str:
 def get_logger(name: str) -> logging.Logger:
     """Return a logger whose lines are safe to print, whatever their arguments contain.
 
-    The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. The
-    logger also makes the exception messages in tracebacks printable. Handlers need no
-    configuration.
+    It makes each argument printable, shortens it to :data:`LOG_LIMIT` characters, and makes the
+    exception messages in tracebacks printable. Handlers need no configuration.
     """
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_make_printable)
@@ -83,7 +80,7 @@ def get_logger(name: str) -> logging.Logger:
 def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
     """Call ``write`` with each warning and error that RedBeat logs within the context.
 
-    The command line uses this function, because Celery does not configure logging for commands.
+    For the command line: Celery does not configure logging for commands.
     """
     logger = get_logger("celery.beat")
     handler = _Writer(logging.WARNING)
@@ -96,12 +93,11 @@ def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Writer(logging.Handler):
-    """Passes each log message to the function ``write``."""
+    """Passes each log message, without time and level, to the function ``write``."""
 
     write: Callable[[str], None]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Call ``write`` with the log message, without time and level."""
         self.write(record.getMessage())
 
 

@@ -53,7 +53,6 @@ def is_number(value: Any) -> bool:
 
 
 def integer(minimum: int, maximum: int) -> Kind:
-    """Return the kind of a setting that is an integer from ``minimum`` to ``maximum``."""
     return Kind(
         f"an integer from {minimum} to {maximum}",
         lambda value: type(value) is int and minimum <= value <= maximum,
@@ -61,7 +60,6 @@ def integer(minimum: int, maximum: int) -> Kind:
 
 
 def one_of(*choices: str) -> Kind:
-    """Return the kind of a setting that is one of the strings ``choices``."""
     return Kind(
         f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in choices
     )
@@ -170,8 +168,8 @@ _PREFIXES: Final = (PREFIX, "redisbeater_")
 def find_setting(app: Celery, name: str) -> Any:
     """Return the setting ``name`` of ``app``, or :data:`MISSING` if the setting has no value.
 
-    The name may be in lower or upper case, with or without the namespace of the app. The function
-    loads the configuration of the app if necessary.
+    The name may be in lower or upper case, with or without the namespace of the app, whose
+    configuration is loaded if necessary.
     """
     conf = app.conf.finalize()
     for spelling in (name, name.upper()):

@@ -82,11 +82,7 @@ def enable(app: App) -> None:
 
 
 def _started(task: Any, **_event: Any) -> None:
-    """Note the start of a run.
-
-    Celery calls this function for each task of a worker; the function ignores tasks that no beat
-    sent.
-    """
+    """Note the start of a run; Celery calls this for each task, also for those of no beat."""
     request = task.request
     if any(_header(request, name) for name in RUN_HEADERS):
         setattr(request, STARTED, time.monotonic())
@@ -106,9 +102,8 @@ STATES: Final[dict[str, RunState]] = {
 def _ended(task_id: str, task: Any, state: str | None, retval: Any, **_event: Any) -> None:
     """Report the end of a run in the process that executed the task.
 
-    A task that no beat sent is not reported. A requeued task is not reported either, because its
-    run has not ended. ``state`` is None if the process is about to exit, or if Celery had an
-    internal error; then the receiver of another signal may report the end.
+    The run of a requeued task has not ended. ``state`` is None if the process is about to exit, or
+    if Celery had an internal error; then the receiver of another signal may report the end.
     """
     request = task.request
     started = getattr(request, STARTED, None)
@@ -133,7 +128,6 @@ def _lost(task_id: str, sender: Any, exception: Any, **_event: Any) -> None:
 
 
 def _broken(task_id: str, sender: Any, request: Any, exception: Any, **_event: Any) -> None:
-    """Report the end of a run after an internal error of Celery."""
     _report(sender.app, request, task_id, "failed", exception)
 
 
@@ -150,7 +144,7 @@ def _refused(sender: Any, message: Any, exc: Any, **_event: Any) -> None:
 
 
 def _header(request: Any, name: str) -> Any:
-    """Return a header of a message; ``request`` is a task's request, or the message headers."""
+    """Return a header; ``request`` is a task's request, or the headers of a message."""
     get = getattr(request, "get", None)
     if get is None:
         return None
@@ -226,7 +220,7 @@ class Reports:
         self._is_away = False
 
     def add(self, end: End) -> None:
-        """Send a report, or store the report in memory while Redis does not answer."""
+        """Send a report, or keep it in memory while Redis does not answer."""
         self._dropped += len(self._waiting) == MAX_WAITING
         self._waiting.append(end)
         if time.monotonic() < self._not_before:

@@ -61,12 +61,10 @@ class LateCluster(RedisCluster):
             raise
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Send a command to the node that stores its key, and return the reply."""
         with server_errors():
             return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Close all connections, if the client has connected."""
         if self.__dict__.get("_pending", ()) is None:
             super().close()
 
@@ -96,17 +94,12 @@ def server_errors() -> Iterator[None]:
 
 
 def is_cluster(client: Any) -> bool:
-    """Return whether ``client`` is a cluster client or wraps a cluster client.
-
-    No round trip.
-    """
+    """Return whether ``client`` is a cluster client or wraps one."""
     return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return the client of the cluster node that stores ``key``.
-
-    Returns ``client`` itself if it is not a cluster client.
+    """Return the client of the cluster node that stores ``key``; ``client`` itself for one server.
 
     Takes no round trip, but a cluster client reads the list of nodes at its first use.
     """
@@ -118,10 +111,7 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Reload the slot table of a cluster client after an error, and raise the error.
-
-    The reload finds slots that have moved to other nodes.
-    """
+    """After an error, reload a cluster client's slot table: slots may have moved to other nodes."""
     try:
         yield
     except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.MovedError):

@@ -51,7 +51,6 @@ class Endpoint:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the settings describe a Redis Cluster."""
         return bool(self.options.value.get("cluster")) or self.scheme == "redis-cluster"
 
     @property
@@ -73,10 +72,9 @@ class Endpoint:
 
 
 def read_endpoint(app: Celery) -> Endpoint:
-    """Return the connection settings of ``app``.
+    """Read the connection settings of ``app``. The URL is validated when a client is built.
 
-    Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is validated later, when
-    a client is built.
+    Raises :exc:`ConfigurationError` for a value of the wrong type.
     """
     url = _source_of(app, "redbeat_redis_url", "broker_url")
     use_ssl = _source_of(app, "redbeat_redis_use_ssl", "broker_use_ssl")
@@ -92,11 +90,9 @@ def read_endpoint(app: Celery) -> Endpoint:
 
 
 def _source_of(app: Celery, setting: str, broker_setting: str) -> Source:
-    """Return the value of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # This code reads the attribute of app.conf, because only the attribute includes a URL from
-        # the environment.
+        # Only the attribute of app.conf includes a URL from the environment.
         return Source(broker_setting, getattr(app.conf, broker_setting), inherited=True)
     return Source(setting, value)
 
@@ -150,8 +146,8 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     """Convert the options that RedBeat itself uses, and return all ``options``.
 
     None means that an option is not set, except for ``socket_timeout``. redis-py validates the
-    options that RedBeat does not use. Raises :exc:`ConfigurationError` for a value that cannot be
-    converted. The error message contains ``setting`` and the name of the option.
+    options that RedBeat does not use. Raises :exc:`ConfigurationError`, which names ``setting`` and
+    the option, for a value that cannot be converted.
     """
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")

@@ -57,7 +57,6 @@ class MasterClient(Redis):
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command and return the reply."""
         try:
             with server_errors():
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
@@ -125,7 +124,6 @@ class TellingSentinel(Sentinel):
             client.sentinel_masters = partial(self._masters, client, client.sentinel_masters)
 
     def discover_master(self, service_name: str) -> Any:
-        """Return the host and the port of the master. Raises MasterNotFoundError."""
         self._causes.clear()
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]

@@ -30,10 +30,8 @@ MESSAGE = (
 def check_eviction(store: Store, mode: str) -> None:
     """Report an eviction policy that allows Redis to delete entries.
 
-    ``mode`` is the value of the setting ``redbeat_key_expiry_check``. If it is ``warn`` or
-    ``error``, the function logs a message at this level. If it is ``raise``, the function raises
-    :exc:`RedBeatKeyExpiryError`. If it is ``ignore``, the function does nothing, else it takes one
-    round trip. If the server refuses INFO, the function logs a warning.
+    ``mode`` is the value of the setting ``redbeat_key_expiry_check``: the level of the log line,
+    ``raise`` for :exc:`RedBeatKeyExpiryError`, or ``ignore``, which takes no round trip, else one.
     """
     if mode == "ignore":
         return
@@ -63,7 +61,7 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> LayoutNote:
-        """Return the note in ``text``, or a note with one shard if ``text`` is not a valid note."""
+        """Return the note in ``text``, or one of a single shard if ``text`` is no valid note."""
         fields = record_in(text)
         shards, copying, left = (fields.get(name) for name in cls._fields)
         if type(shards) is not int or type(copying) is not int or type(left) is not list:
@@ -72,17 +70,11 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def read(cls, base: Store) -> LayoutNote:
-        """Return the note about the shards from ``base``, the store under the base prefix.
-
-        One round trip.
-        """
+        """Read the note from ``base``, the store under the base prefix. One round trip."""
         return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
-        """Store the note about the shards in ``base``, the store under the base prefix.
-
-        One round trip.
-        """
+        """Store the note in ``base``, the store under the base prefix. One round trip."""
         base.save_layout_note(json.dumps(self._asdict()))
 
     def problem(self, shards: int) -> str:
@@ -104,8 +96,7 @@ class LayoutNote(NamedTuple):
 def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str:
     """Return why ``redbeat_shards`` is wrong for the schedule in Redis, or "" if it is correct.
 
-    If ``adopt`` is true and the schedule is new, the function stores the number of shards in Redis.
-    Takes one to three round trips.
+    If ``adopt`` is true, a new schedule gets the number of shards. One to three round trips.
     """
     base = base_store(conf, client)
     text = base.noted(LAYOUT)
@@ -131,8 +122,8 @@ WRONG_URL: Final = (
 def explained(error: Exception, store: Store) -> Exception:
     """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
 
-    This function explains missing rights, wrong credentials, databases that do not exist and keys
-    of a wrong type. Takes one round trip if a key has a wrong type.
+    Explains missing rights, wrong credentials, databases that do not exist and keys of a wrong
+    type; the last takes a round trip.
     """
     text = str(error)
     if not isinstance(error, (AuthenticationError, ResponseError)):
@@ -163,7 +154,7 @@ def untagged_prefix(prefix: str) -> str:
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     """Log a warning if a cluster has entries of RedBeat 2 that were not copied to the new prefix.
 
-    Takes two round trips. The function checks at most :data:`SAMPLE` entries.
+    Takes two round trips, and looks at most at :data:`SAMPLE` entries.
     """
     old = Keys(untagged_prefix(conf.key_prefix))
     if not conf.cluster or conf.shards > 1 or old.prefix == conf.key_prefix:
