@@ -154,17 +154,14 @@ def problems_of(
         overdue: the entries that had no success in time.
         max_late: by how many seconds a due entry may be late.
     """
-    stops = [*_of_redis(server, conf)] or [*_of_beats(counts, conf), *_of_a_beat(counts)]
+    if problem := server.get("problem"):
+        stops = [finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")]
+    else:
+        stops = [*_of_beats(counts, conf), *_of_a_beat(counts)]
     return [*stops, *_of_entries(counts, conf, overdue, max_late), *_risks(server, conf)]
 
 
 # -- what stops beats ------------------------------------------------------------------------------
-
-
-def _of_redis(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Finding]:
-    """Yield why no beat can write to Redis, by what INFO tells."""
-    if problem := server.get("problem"):
-        yield finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")
 
 
 def _risks(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Finding]:

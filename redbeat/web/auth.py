@@ -345,17 +345,12 @@ def _unauthorized() -> ResponseReturnValue:
         return _too_many()
     if flask.request.authorization is not None:
         logger.warning("Wrong credentials from %s", client_address())
-    query = quote(flask.request.query_string, safe="%=&+-._~")
-    if wants_json():
-        response = flask.current_app.make_response(
-            problem(401, "Credentials are missing or wrong.")
-        )
-    else:
-        path = quote(flask.request.path) + (f"?{query}" if query else "")
-        response = flask.Response(_login_form(path), 401)
     scheme = 'Basic realm="RedBeat", charset="UTF-8"' if access.users else 'Bearer realm="RedBeat"'
-    response.headers.add("WWW-Authenticate", scheme)
-    return response
+    headers = {"WWW-Authenticate": scheme}
+    if wants_json():
+        return *problem(401, "Credentials are missing or wrong."), headers
+    query = quote(flask.request.query_string, safe="%=&+-._~")
+    return _login_form(quote(flask.request.path) + (query and f"?{query}")), 401, headers
 
 
 def _too_many() -> ResponseReturnValue:

@@ -24,7 +24,7 @@ from redbeat.management.names import BUILT_IN, NameChecker
 from redbeat.presentation import rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.storage.reading import static_among
-from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
+from redbeat.transfer.entry_file import CALL, POLICY, change_entry, current_fields, new_entry
 from redbeat.transfer.incoming import instant_from
 
 from .auth import audit, logger
@@ -38,6 +38,13 @@ PREVIEWED: Final = 10
 
 #: Maximum number of task names that the field for the task suggests.
 SUGGESTED: Final = 500
+
+
+#: The kinds of fields that are more than text: what reads them, and their name in an error.
+READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    "json": (json.loads, "JSON"),
+    "count": (int, "a whole number"),
+}
 
 
 class FormField(NamedTuple):
@@ -65,26 +72,18 @@ class FormField(NamedTuple):
 
         Raises :exc:`InvalidEntryError` if the text is invalid.
         """
-        if not text:
-            return None
+        read, kind = READERS.get(self.kind, (str, "a text"))
         try:
-            if self.kind == "json":
-                return json.loads(text)
-            if self.kind == "count":
-                return int(text)
+            return read(text) if text else None
         except (ValueError, RecursionError) as error:
-            kind = "JSON" if self.kind == "json" else "a whole number"
             problem = f"is not {kind}; for example: {self.example}"
             raise InvalidEntryError(self.name, problem) from error
-        return text
 
     def text_of(self, value: Any) -> str:
         """Return a JSON value as the text that :meth:`value_of` reads."""
         if value is None:
             return ""
-        if self.kind == "json":
-            return json.dumps(value)
-        return plain_text(value)
+        return json.dumps(value) if self.kind == "json" else plain_text(value)
 
 
 def _policy_field(name: str) -> FormField:
@@ -96,18 +95,16 @@ def _policy_field(name: str) -> FormField:
     return FormField(name, type_.name, example, about["description"], choices, default)
 
 
-SCHEDULE_FIELDS: Final = tuple(map(_policy_field, ("timezone", "start_time", "end_time")))
+SCHEDULED: Final = ("timezone", "start_time", "end_time")
+SCHEDULE_FIELDS: Final = tuple(map(_policy_field, SCHEDULED))
 TASK_FIELDS: Final = (
     FormField("task", "task", "proj.tasks.report", "The task to run."),
     FormField("queue", "queue", "celery", "The queue of the messages; empty: as the app routes."),
     *(FormField(name, "json", about.example, about.description) for name, about in CALL.items()),
     _policy_field("description"),
 )
-#: The form has no field ``managed_by``, because only the command ``apply`` sets this field.
 RULED_FIELDS: Final = tuple(
-    _policy_field(name)
-    for name in policy.FIELDS
-    if name not in ("timezone", "start_time", "end_time", "description", "managed_by")
+    _policy_field(name) for name in POLICY if name not in (*SCHEDULED, "description")
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
