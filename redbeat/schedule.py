@@ -98,7 +98,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def _entry_of(self, row: Row) -> Any:
         """Return the entry of a row that was read; raises :exc:`DecodeError`. No round trip."""
-        return saving.entry_of(row, self.app, self.entry_class)
+        return _checked(saving.entry_of(row, self.app, self.entry_class), row.key)
 
     # -- methods of a mapping --------------------------------------------------------------------
 
@@ -120,8 +120,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         Raises KeyError for an unknown name and :exc:`DecodeError` for an unreadable entry.
         """
+        key = self._key(name)
         try:
-            return self.entry_class.from_key(self._key(name), app=self.app)
+            return _checked(self.entry_class.from_key(key, app=self.app), key)
         except KeyError:
             raise KeyError(name) from None
 
@@ -500,6 +501,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     async def astatus(self) -> Status:
         """Return the status of the whole schedule, read in a thread."""
         return await asyncio.to_thread(self.status)
+
+
+def _checked(entry: Entry, key: str) -> Entry:
+    """Return an entry whose key is ``key``: beats run none whose definition has another name."""
+    if entry.key != key:
+        problem = f"{entry.name!r:.60} does not match the key of the entry"
+        raise DecodeError("definition.name", problem)
+    return entry
 
 
 class Values(ValuesView[Entry]):

@@ -168,10 +168,6 @@ def _entry_of(row: Row, schedule: Schedule) -> RedBeatSchedulerEntry:
     if row.unreadable or row.definition is None:
         raise DecodeError("definition", row.unreadable)
     entry: RedBeatSchedulerEntry = schedule._entry_of(row)
-    if entry.key != row.key:
-        raise DecodeError(
-            "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
-        )
     entry.check_allowed()
     return entry
 

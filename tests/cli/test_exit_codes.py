@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ from redbeat.errors import EX_CONFIG
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 from tests.conftest import Make
+
+#: The definition of another entry, which no beat runs as ``one``.
+OTHERS_NAME = json.dumps(
+    {"name": "two", "task": "t", "schedule": {"__type__": "interval", "every": 60.0}}
+)
 
 #: Valid arguments of each command, for the entry ``one``.
 WORDS = {
@@ -112,9 +118,12 @@ def test_an_unknown_entry(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["backfill", "edit", "show", "history", "simulate", "upcoming"])
-def test_an_unreadable_entry(run: Run, make: Make, redis_client: object, name: str) -> None:
+@pytest.mark.parametrize("definition", ["{", OTHERS_NAME], ids=["no JSON", "another name"])
+def test_an_unreadable_entry(
+    run: Run, make: Make, redis_client: object, name: str, definition: str
+) -> None:
     make("one", 3600)
-    redis_client.hset("redbeat:one", "definition", "{")  # type: ignore[attr-defined]
+    redis_client.hset("redbeat:one", "definition", definition)  # type: ignore[attr-defined]
     words = [name, *WORDS[name]] if name != "upcoming" else [name, "one"]
     assert run(*words).code == EX_UNREADABLE
 
