@@ -253,10 +253,6 @@ class Console:
             for line in more_lines:
                 self.write(f"{'':<{width}}  ", line)
 
-    def name(self, name: object) -> str:
-        """Return an entry name as it is printed, so that callers can measure the printed width."""
-        return printable(str(name))
-
     def time(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
         """Return an instant as text in ``zone`` or the app's zone, or ``-`` for None."""
         return moment(instant, zone or self.zone)

@@ -9,11 +9,12 @@ import click
 
 from redbeat.entries import edits
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.management.find import record_of
 from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
-from .options import entry_arguments, match_option, not_found, option, options, problem_of
+from .options import entry_arguments, match_option, not_found, option, options, problem_in
 
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
@@ -84,7 +85,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 def not_done(console: Console, action: str, left: Sequence[str], reason: str = "") -> str:
     """Return the message for the entries that are ``left``; ``reason`` is that of the first."""
     others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
-    reason = reason or problem_of(console, left[0])
+    reason = reason or problem_in(record_of(console.schedule, left[0])[1])
     return f"{left[0]!r}{others} {'were' if others else 'was'} not {action}: {reason}"
 
 

@@ -190,12 +190,8 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
 
 
-def problem_of(console: Console, name: str) -> str:
-    """Return the reason why a listed entry cannot be loaded. Takes one round trip."""
-    return problem_in(record_of(console.schedule, name)[1])
-
-
 def problem_in(record: Record | None) -> str:
+    """Return the reason why a listed entry cannot be loaded."""
     return (record and record.problem) or "the entry was saved or deleted just now"
 
 

@@ -42,7 +42,7 @@ CUT: Final = {"NAME": 20, "TASK": 12, "SCHEDULE": 12}
 DEFAULT_APP: Final = "default"
 
 #: The sort orders. The order ``due`` is the order in Redis.
-SORTS: Final = ("due", *find.ORDERS)
+SORTS: Final = ("due", "name", "task", "state")
 
 
 @command("list")
@@ -172,17 +172,15 @@ def history(console: Console, name: str) -> None:
 
 
 def _row(console: Console, record: Record) -> tuple[str, ...]:
-    name = console.name(record.name)
-    about = console.state(record.last_result or "-"), "static" if record.static else "dynamic"
-    if record.entry is None:
-        problem = console.name(record.problem or "-")
-        return name, "-", problem, console.state(record.state), *about, "-", "-", "-"
+    kind = "static" if record.static else "dynamic"
+    about = console.state(record.state), console.state(record.last_result or "-"), kind
     entry = record.entry
+    if entry is None:
+        return record.name, "-", record.problem or "-", *about, "-", "-", "-"
     return (
-        name,
-        console.name(entry.task),
+        record.name,
+        str(entry.task),
         describe.timing_text(entry),
-        console.state(record.state),
         *about,
         console.time(record.due_at),
         text.due(record.due_at, console.now) if record.due_at else "-",

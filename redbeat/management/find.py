@@ -22,16 +22,8 @@ from redbeat.entries.policy import in_utc
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable, get_logger
-from redbeat.storage.reading import (
-    BATCH,
-    ESCAPED,
-    GLOB_SPECIAL,
-    Cursor,
-    Page,
-    Reading,
-    batches,
-    outside,
-)
+from redbeat.storage import reading
+from redbeat.storage.reading import BATCH, Cursor, Page, Reading, batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
@@ -99,24 +91,6 @@ class Filter(NamedTuple):
     def admits_texts(self, row: Row) -> bool:
         """Return whether what beats keep can have the last result; a row is decoded only then."""
         return self.last_result is None or f'"{self.last_result}"' in f"{row.state}{row.inbox}"
-
-    @property
-    def only_outside(self) -> bool:
-        """Whether the filter selects only entries that are not in the sorted set."""
-        return self.states == {status.NOT_SCHEDULED}
-
-    @property
-    def seeks_outside(self) -> bool:
-        """Whether the filter asks for entries that are not in the sorted set.
-
-        Without a filter on states such entries are left out, because all keys must be scanned.
-        """
-        return self.due_before is None and status.NOT_SCHEDULED in (self.states or ())
-
-    @property
-    def only_parked(self) -> bool:
-        """Whether the filter selects only entries that are never due."""
-        return self.states is not None and self.states <= PARKED_STATES
 
     def takes(self, record: status.Record) -> bool:
         """Return whether a record meets the conditions on what is stored in its hash."""
@@ -282,7 +256,7 @@ def glob_of(pattern: str, fold: bool = False) -> str:
     The glob pattern has wildcards only at its ends, because Redis is slow for some patterns with
     wildcards in the middle.
     """
-    text = GLOB_SPECIAL.sub(ESCAPED, literal_in(pattern, fold))
+    text = reading.GLOB_SPECIAL.sub(reading.ESCAPED, literal_in(pattern, fold))
     if fold:
         text = re.sub("[A-Za-z]", lambda found: f"[{found[0].upper()}{found[0].lower()}]", text)
     return f"*{text}*" if text else "*"
@@ -321,13 +295,13 @@ class Search:
 
     def pages(self) -> Iterator[list[status.Record]]:
         """Yield lists of records in due order; see :meth:`~redbeat.Schedule.records`."""
-        keys = self._matching_keys()
+        keys, states = self._matching_keys(), self._filters.states
         if keys is not None:
             yield from map(self.read, batches(keys))
             return
-        if self._filters.only_parked:
+        if states is not None and states <= PARKED_STATES:
             yield from map(self._new_records, self._walk(PARKED_START))
-        if self._filters.states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
+        if states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
             yield from map(self._new_records, self._walk(None))
             missed = self._missed() if self._moving else ()
             yield from map(self.read, batches(missed))
@@ -345,7 +319,7 @@ class Search:
         scans = self._store.scan(glob_of(filters.pattern or "", filters.fold), index)
         if filters.states == {status.QUARANTINED}:
             scans = iter([[(key, -1.0) for key in self._store.quarantined()]])
-        inside = () if filters.only_outside else chain.from_iterable(scans)
+        inside = () if filters.states == {status.NOT_SCHEDULED} else chain.from_iterable(scans)
         for key, score in chain(inside, ((key, OUTSIDE) for key in self._outside())):
             name, number = name_of(key), hash(key)
             is_static = None if filters.static is None else name in statics
@@ -359,11 +333,13 @@ class Search:
                 yield key, score
 
     def _outside(self) -> Iterator[str]:
-        if not self._filters.seeks_outside:
+        """Yield the keys that are not in the sorted set, for which all keys must be scanned."""
+        filters = self._filters
+        if filters.due_before is not None or status.NOT_SCHEDULED not in (filters.states or ()):
             return
         try:
             for part in self._store.parts:
-                yield from chain.from_iterable(outside(part))
+                yield from chain.from_iterable(reading.outside(part))
         except ResponseError as error:
             if is_retriable(error):
                 raise
@@ -415,12 +391,17 @@ class Search:
         return list(filter(filters.takes, found))
 
 
-#: Maps the name of each sort order to a function that returns the value to sort by.
-ORDERS: Final[dict[str, Callable[[status.Record], str]]] = {
+#: Maps the name of each sort order to a function that returns the value of a record to sort by.
+ORDERS: Final[dict[str, Callable[[status.Record], Any]]] = {
     "name": lambda record: record.name,
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
     "state": lambda record: record.state,
+    "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
 }
+
+
+def _record_sort_key(order: str) -> Callable[[status.Record], tuple[Any, str]]:
+    return lambda record: (ORDERS[order](record), record.name)
 
 
 def in_order(
@@ -431,12 +412,8 @@ def in_order(
     Only the records of the result are kept in memory. Takes as many round trips as
     :meth:`~redbeat.Schedule.records`.
     """
-    found = chain.from_iterable(Search(schedule, filters).pages())
-
-    def position(record: status.Record) -> tuple[str, str]:
-        return ORDERS[order](record), record.name
-
-    return sorted(found, key=position) if limit is None else nsmallest(limit, found, position)
+    found, key = chain.from_iterable(Search(schedule, filters).pages()), _record_sort_key(order)
+    return sorted(found, key=key) if limit is None else nsmallest(limit, found, key)
 
 
 def browse(
@@ -584,17 +561,7 @@ def _sorted_by_text(
     if after is not None and not re.fullmatch("[0-9]{1,9}", after):
         raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
     matching = list(chain.from_iterable(map(search.read, batches(key for key, _ in members))))
-    value = RECORD_VALUES[query.sort.lstrip("-")]
-    matching.sort(
-        key=lambda record: (value(record), record.name), reverse=query.sort.startswith("-")
-    )
+    matching.sort(key=_record_sort_key(query.sort.lstrip("-")), reverse=query.sort.startswith("-"))
     first = int(after or 0)
     next_cursor = str(first + limit) if first + limit < len(matching) else None
     return Found(matching[first : first + limit], search.now, next_cursor, total=len(matching))
-
-
-#: Maps each sort key to a function that returns the value of a record to sort by.
-RECORD_VALUES: Final[dict[str, Callable[[status.Record], Any]]] = {
-    **ORDERS,
-    "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
-}
