@@ -17,18 +17,10 @@ from redbeat.presentation.describe import iso
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 
+from . import options
 from .command import Console, command, progress
-from .entry_options import as_option_errors
-from .options import (
-    Parsed,
-    check_period,
-    entry_argument,
-    existing,
-    load,
-    option,
-    option_error,
-    period_options,
-)
+from .edit import as_option_errors
+from .options import entry_argument, existing, option
 
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
@@ -48,10 +40,10 @@ def rate_from(text: str) -> float:
 
 @command("backfill")
 @entry_argument
-@period_options(required=False)
+@options.period_options(required=False)
 @option(
     "--rate",
-    type=Parsed("rate", rate_from),
+    type=options.Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
     metavar="N/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
@@ -78,12 +70,12 @@ def backfill(
     earlier backfill, are not sent again.
     Without --from and --to, the command shows the progress of the backfills of NAME.
     """
-    entry = load(console, name)
+    entry = options.load(console, name)
     if (since is None) != (until is None):
         problem = "Give both --from and --to to send runs, or neither option to see the progress"
         raise click.UsageError(problem, console.ctx)
     if cancel and since is not None:
-        raise option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
+        raise options.option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
     with existing(console, name):
         if cancel:
             for one in entry.cancel_backfill():
@@ -91,7 +83,7 @@ def backfill(
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         if since is not None and until is not None:
-            check_period(console, since, until)
+            options.check_period(console, since, until)
             with as_option_errors(console.ctx):
                 plan = entry.backfill(since, until, rate, again, dry_run)
             _report_plan(console, entry, plan, until, dry_run)

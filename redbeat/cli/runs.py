@@ -21,23 +21,10 @@ from redbeat.printing import plural
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
-from . import import_export
+from . import import_export, options
 from .command import EX_UNREADABLE, Console, command, failure
-from .entry_options import as_option_errors, schedule_options, table_from
-from .options import (
-    INSTANT,
-    SECONDS,
-    argument,
-    check_period,
-    entry_arguments,
-    entry_names,
-    load,
-    match_option,
-    not_found,
-    option,
-    option_error,
-    period_options,
-)
+from .edit import as_option_errors, schedule_options, table_from
+from .options import argument, match_option, option, option_error
 
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {
@@ -54,7 +41,9 @@ FEW: Final = 3
 
 
 @command("upcoming")
-@argument("name", metavar="[NAME]", required=False, help="An entry.", shell_complete=entry_names)
+@argument(
+    "name", metavar="[NAME]", required=False, help="An entry.", shell_complete=options.entry_names
+)
 @match_option
 @option(
     "-n",
@@ -65,7 +54,7 @@ FEW: Final = 3
 )
 @option(
     "--until",
-    type=INSTANT,
+    type=options.INSTANT,
     example="2026-12-31T09:00",
     help="Print no run after this time (ISO 8601).",
 )
@@ -85,7 +74,7 @@ def upcoming(
     elif name is None:
         runs, left_out = _shared(console, number, until, match)
     else:
-        entry = load(console, name)
+        entry = options.load(console, name)
         if not entry.enabled:
             problem = "the runs take place only if you resume the entry first"
             console.warn(f"{name} is paused: {problem}")
@@ -127,7 +116,7 @@ def _shared(
 @command("timeline")
 @option(
     "--span",
-    type=SECONDS,
+    type=options.SECONDS,
     default="1h",
     example="1d",
     help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
@@ -166,8 +155,8 @@ def _write_busiest(console: Console, found: forecast.Load) -> None:
 
 
 @command("simulate")
-@entry_arguments
-@period_options(required=True)
+@options.entry_arguments
+@options.period_options(required=True)
 @option(
     "--file",
     metavar="FILE",
@@ -197,14 +186,14 @@ def simulate(
     the command compares the runs under the new rules with the runs under the stored rules.
     The simulation assumes that a beat is always on time.
     """
-    check_period(console, since, until)
+    options.check_period(console, since, until)
     changes = _changes(console, names, file, file_format, values)
     wanted = list(names) or (None if file is None else list(changes))
     try:
         with as_option_errors(console.ctx):
             found = console.schedule.simulate(since, until, wanted, changes)
     except KeyError as error:
-        raise not_found(console, str(error.args[0])) from None
+        raise options.not_found(console, str(error.args[0])) from None
     _warn(console, names, found, until)
     if console.as_json:
         console.emit(_json(found))

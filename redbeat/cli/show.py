@@ -26,9 +26,9 @@ from redbeat.storage.beats import SILENCE
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
-from . import entry_options
 from .backfill import progress_text
 from .command import Console, command
+from .edit import OPTION_OF
 from .options import INSTANT, entry_argument, existing, load, match_option, option, wide_option
 
 #: The titles of the columns of a list, and of a history; another column is titled with the zone.
@@ -201,7 +201,7 @@ def _fields(
     for name in CALL:
         yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""
     for name, value in describe.policy(entry).items():
-        label = entry_options.OPTION_OF.get(name, name).replace("_", " ").capitalize()
+        label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
         yield label, text.plain_text(value)
     offset = entry.spread_offset
     yield "Offset", f"{text.duration(offset)} after each nominal time" if offset else ""

@@ -15,7 +15,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from redbeat import clocked, from_ical
 from redbeat.cli.command import STATE_COLORS, Console, Styled
-from redbeat.cli.entry_options import OPTION_OF
+from redbeat.cli.edit import OPTION_OF
 from redbeat.entries.status import STATES
 from tests.cli.commands import in_terminal
 from tests.cli.conftest import Run
