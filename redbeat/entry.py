@@ -51,7 +51,7 @@ Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 #: A last run that is further in the future than ``AHEAD`` was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
-#: The time until the next check, in seconds, that ``is_due()`` returns for a disabled entry.
+#: After how many seconds ``is_due()`` of a disabled entry asks for the next check.
 DISABLED_RECHECK = 5.0
 
 #: The fields of ``meta`` that RedBeat reads; a subclass may add more fields.
@@ -71,9 +71,8 @@ else:
 class EntryArguments(TypedDict, total=False):
     """The keyword arguments of :class:`RedBeatSchedulerEntry` that can follow ``options``.
 
-    A subclass can annotate its own keyword arguments with ``**fields: Unpack[EntryArguments]``, so
-    that type checkers and editors know the arguments. :class:`Policy` explains the arguments from
-    ``timezone`` on.
+    A subclass can annotate its own with ``**fields: Unpack[EntryArguments]``, for type checkers and
+    editors. :class:`Policy` explains the arguments from ``timezone`` on.
     """
 
     app: App | None
@@ -116,9 +115,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         **fields: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
             :class:`~redbeat.Policy`. ``one_off=True`` means ``max_runs=1``.
 
-    Creating an entry does not access Redis. You can change the attributes of the entry, and then
-    store the entry with :meth:`save`. The constructor raises :exc:`InvalidEntryError` if
-    ``schedule`` is not a valid schedule; ``save()`` checks all other arguments.
+    Creating an entry does not access Redis: change its attributes as you like, and store it with
+    :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a valid
+    schedule; ``save()`` checks all other arguments.
     """
 
     app: Any = None
@@ -130,8 +129,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     last_run_at: datetime | Any
     total_run_count: int
 
-    # The fields of the policy. A loop at the end of this module sets the default of each policy
-    # field.
+    # The fields of the policy; a loop at the end of this module sets their defaults.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -212,8 +210,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             with suppress(InvalidEntryError):  # save() reports an unknown time zone
                 zone: Any = Policy.of({"timezone": self.timezone}).zone
                 self.schedule = in_zone(self.schedule, zone)
-        # A last run that the caller passed counts as a change to save; the default last run does
-        # not.
+        # A last run that was passed counts as a change to save; the default last run does not.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -248,10 +245,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def decode_meta(meta: Text | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004
-        """Return the run history in ``meta``; ``app`` has no effect, as in RedBeat 2.
+        """Return the run history in ``meta``; raises :exc:`DecodeError` if it is invalid.
 
-        If ``meta`` is empty, ``last_run_at`` in the result is None. Raises :exc:`DecodeError` if
-        ``meta`` is invalid.
+        If it is empty, ``last_run_at`` is None. ``app`` has no effect, as in RedBeat 2.
         """
         return histories.decode_meta(meta)
 
@@ -280,10 +276,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @classmethod
     def from_key(cls: type[Self], key: Text, app: Any = None) -> Self:
-        """Load the entry that is stored under the Redis key ``key``.
+        """Load the entry that is stored under the Redis key ``key``. One round trip.
 
-        Raises KeyError if the key does not exist, and :exc:`DecodeError` if the fields of the entry
-        cannot be decoded. One round trip.
+        Raises KeyError if the key does not exist, and :exc:`DecodeError` if the entry cannot be
+        decoded.
         """
         app = real_app(app)
         entry: Self = saving.load(store_of(app), app, text_of(key), cls)
@@ -303,8 +299,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry.saved_state = entry.saved_state._replace(texts=(definition, policy))
             return entry
         except Exception as error:
-            # The JSON is valid, so the error comes from user code: from a schedule, or from an
-            # entry class whose constructor does not accept an argument.
+            # From a schedule, or an entry class whose constructor does not accept an argument.
             is_invalid = isinstance(error, InvalidEntryError)
             kind = DecodeError if is_invalid else errors.UnknownTypeError
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
@@ -316,10 +311,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def seen_texts(self) -> Texts:
-        """The stored definition and policy when this object was last loaded or saved.
-
-        The result is two empty strings if this object was neither loaded nor saved.
-        """
+        """The stored definition and policy at the last load or save, "" before the first."""
         return self.saved_state.texts
 
     @property
@@ -334,10 +326,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def _current_time(self) -> datetime:
-        """Return the current time in UTC, for decisions of a program.
-
-        If the schedule's clock returns naive times, this method uses the clock of the host.
-        """
+        """Return the time in UTC, by the host's clock if the schedule's returns naive times."""
         now: datetime = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
@@ -377,10 +366,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return decide.aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
+        """Return whether a beat recorded a run after ``now``: the clock of Redis was ahead.
 
-        A beat records a last run in the future if the clock of Redis is ahead. Returns False if an
-        application, not a beat, wrote the last run.
+        A last run that a program has written does not count.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
         if last is None or scheduled_at is None:
@@ -400,7 +388,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
 
-        The offsets of the policy fields ``spread`` and ``jitter`` do not count as lateness.
+        The offsets of ``spread`` and ``jitter`` do not count.
         """
         due_at = run.scheduled_at
         offsets = self.policy_field("spread") or self.policy_field("jitter")
@@ -441,8 +429,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def occurrence_plan(self) -> Plan:
         """Return the plan that computes the occurrences of the entry under its policy.
 
-        Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. The method
-        takes one round trip if the entry has calendars that were not loaded.
+        Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. One round trip
+        if the entry has calendars that were not loaded.
         """
         plan = self.plan_without_calendars()
         names = plan.policy.exclude
@@ -488,10 +476,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
 
         A due time is the nominal instant of a run plus the offsets of ``spread`` and ``jitter``.
-        The list is shorter if the entry has fewer than ``n`` runs left. Disabled entries also have
-        upcoming runs. If a schedule class has its own ``is_due``, its ``remaining_estimate``
-        computes the instants; if it has no ``remaining_estimate``, the list contains only the next
-        instant. No round trip.
+        The list is shorter if the entry has fewer than ``n`` runs left. Disabled entries have
+        upcoming runs, too. Of a schedule class with its own ``is_due``, its ``remaining_estimate``
+        computes the instants; without one, the list has only the next instant.
         """
         since = in_utc("after", after) if after else self._current_time()
         return [run.due_at for run in islice(self.due_after(since), n)]
@@ -499,8 +486,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def due_after(self, instant: datetime) -> Iterator[Expected]:
         """Yield the runs that are due after ``instant``, an aware datetime, in order of time.
 
-        A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays the
-        run beyond ``instant``. See also :meth:`runs_from`. No round trip.
+        A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays it
+        beyond ``instant``.
         """
         since, anchor = max(as_utc(instant), EPOCH), self.anchor
         now, asks = datetime.now(UTC), asks_itself(self.schedule)
@@ -521,8 +508,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Yield the runs that a punctual beat sends at ``since`` and later.
 
         ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
-        previous runs had taken place. If ``now`` is given, the runs between ``now`` and ``since``
-        also count towards ``max_runs``. See also :meth:`upcoming`. No round trip.
+        previous runs had taken place. The runs between ``now`` and ``since`` count towards
+        ``max_runs``, too.
         """
         since, anchor = as_utc(since), self.anchor
         plan = self.occurrence_plan()
@@ -541,7 +528,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
         """Yield the nominal instants of the entry at ``since`` and later, ignoring ``max_runs``.
 
-        Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
+        Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``.
         """
         return self.occurrence_plan().occurrences_from(self.anchor, since)
 
@@ -601,11 +588,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC; None means the current time. If the entry has its own clock, ``now`` is
-        ignored. Because the clock of this host may be wrong, this method returns None if
-        the entry seems to be finished, if its run seems to be too late, or if its last run seems to
-        be in the future. If the score is None, a beat decides with the clock of Redis whether the
-        entry has finished.
+        ``now`` is in UTC; None means the current time. An entry with its own clock ignores it. The
+        clock of this host may be wrong, so the score is also None if the entry seems finished, its
+        run too late, or its last run in the future: a beat decides then by the clock of Redis.
         """
         if not self.enabled:
             return DISABLED
@@ -659,13 +644,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         check_allowed(ensure_conf(self.app), self.task, self.options)
 
     def writable_key(self) -> str:
-        """Return the key of the entry, after a check that an entry can have this key.
+        """Return the key of the entry, if an entry can have it.
 
-        Raises :exc:`InvalidEntryError` if RedBeat itself uses the key, or if UTF-8 cannot encode
-        the key.
+        Raises :exc:`InvalidEntryError` if RedBeat itself uses it, or if UTF-8 cannot encode it.
         """
         conf, key = ensure_conf(self.app), self.key
-        # Refuse the default lock key even if the lock is off, because another app may use this key.
+        # The default lock key is refused even if the lock is off: another app may use it.
         reserved = {*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock"}
         if not reserved.isdisjoint((key, f"{conf.key_prefix}{self.name}")):
             raise InvalidEntryError(
@@ -679,30 +663,28 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return key
 
     if TYPE_CHECKING:
-        # This signature of save() lets type checkers accept subclasses for RedBeat 2, which define
-        # ``def save(self)``.
+        # Subclasses for RedBeat 2 define ``def save(self)``, which type checkers then accept.
         def save(self: Self, *args: Any, **kwargs: Any) -> Self: ...
 
     else:
 
         def save(self, if_unchanged: bool = False) -> Self:
-            """Store the entry in Redis and return the entry; beats use the stored entry at once.
+            """Store the entry in Redis and return it; beats use the stored entry at once.
 
-            The last writer wins, but a save does not overwrite runs that a beat recorded after you
-            created or loaded the entry. A save overwrites recorded runs only if you changed
-            ``last_run_at`` or ``total_run_count``. A save that raises :exc:`InvalidEntryError`
-            writes nothing. The method takes one round trip, one more for each run that a beat
-            records during the save, and one more if a new object replaces a stored entry.
+            The last writer wins, but runs that a beat recorded after you created or loaded the
+            entry are kept, unless you changed ``last_run_at`` or ``total_run_count``. A save that
+            raises :exc:`InvalidEntryError` writes nothing. Takes one round trip, one more for each
+            run that a beat records during the save, and one more if a new object replaces a stored
+            entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
             time, ``max_runs`` or history. If an enabled entry is still finished after a save, a
             warning is logged. Raises :exc:`ConflictError` if others change the entry during each of
             20 tries.
 
-            With ``if_unchanged``, the first writer wins. A save with ``if_unchanged`` raises
-            :exc:`ConflictError` if another program changed or deleted the entry after you loaded
-            the entry, or if you save a new entry whose name exists already. Recorded runs do not
-            count as changes.
+            With ``if_unchanged``, the first writer wins: :exc:`ConflictError` is raised if another
+            program changed or deleted the entry after you loaded it, or if the name of a new entry
+            exists already. Recorded runs don't count.
             """
             saving.save(store_of(self.app), [self], if_unchanged=if_unchanged)
             return self
@@ -710,8 +692,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def delete(self) -> None:
         """Remove the entry and its history from Redis. One round trip.
 
-        The method uses only the name of the entry. Raises :exc:`InvalidEntryError` if RedBeat
-        itself uses the entry's key.
+        Only the name of the entry counts. Raises :exc:`InvalidEntryError` if RedBeat itself uses
+        the entry's key.
         """
         edits.delete(store_of(self.app), [self.writable_key()])
         self.saved_state = self.saved_state._replace(new_identity="")
@@ -741,10 +723,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
         ``beat_schedule`` stays paused after a restart of the beat, unless its definition in
-        ``beat_schedule`` has changed. A beat sends triggered runs even if the entry is paused.
-        Pausing does not save attributes that you changed. Raises KeyError if the entry does not
-        exist. The method takes two round trips, and tries again if another program writes the entry
-        at the same time.
+        ``beat_schedule`` has changed. Triggered runs are sent all the same. Attributes that you
+        changed are not saved. Raises KeyError if the entry does not exist. Takes two round trips,
+        and tries again if another program writes the entry at the same time.
         """
         edits.pause_entry(store_of(self.app), self, note, by)
 
@@ -752,8 +733,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """End a pause, or enable a disabled entry.
 
         By default, a resumed entry catches up on one missed run; its policy can allow more or none.
-        Raises KeyError if the entry does not exist. The method takes two round trips, and tries
-        again if another program writes the entry at the same time.
+        Raises KeyError if the entry does not exist. Takes two round trips, and tries again if
+        another program writes the entry at the same time.
         """
         edits.resume_entry(store_of(self.app), self)
 
@@ -761,11 +742,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Request one run as soon as possible, in addition to the schedule; return the task id.
 
         The message has the header ``triggered``, and the time of the request as ``scheduled_at``. A
-        triggered run does not change the schedule, last run or run count of the entry. You can also
-        trigger a paused entry. Each call requests one run; at most 100 triggered runs of an entry
-        can wait for a beat, and some hundreds for an earlier run. Raises KeyError if the entry does
-        not exist, and :exc:`InvalidEntryError` if too many triggered runs are waiting or if the
-        entry is quarantined. One round trip.
+        triggered run does not change the schedule, last run or run count of the entry, which may be
+        paused. At most 100 triggered runs of an entry can wait for a beat, and some hundreds for an
+        earlier run. Raises KeyError if the entry does not exist, and :exc:`InvalidEntryError` if
+        too many triggered runs are waiting or if the entry is quarantined. One round trip.
         """
         return edits.request_run(store_of(self.app), self)
 
@@ -781,19 +761,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         A beat sends one message for each nominal instant from ``since`` to before ``until``, with
         the task id that a scheduled run at this instant would have. Beats send at most ``rate``
-        backfilled runs per second, and send scheduled runs first. A backfill does not change the
-        last run, the run count or the next run of the entry.
+        backfilled runs per second, and scheduled runs first. The last run, the run count and the
+        next run of the entry stay.
 
-        The backfill does not send runs that the history reports as sent, or runs in the spans of
-        earlier backfills. With ``again``, the backfill may send runs in the spans of finished
-        backfills. A backfill ends at the last run of the entry, because the schedule itself sends
-        later runs. With ``dry_run``, the method writes nothing to Redis.
+        Runs that the history reports as sent are left out, and those in the spans of earlier
+        backfills; with ``again``, those of finished backfills are sent once more. A backfill ends
+        at the last run of the entry, because the schedule itself sends later runs. With
+        ``dry_run``, nothing is written.
 
-        A naive datetime counts as UTC. Raises KeyError if the entry does not exist. Raises
+        A naive datetime counts as UTC. Raises KeyError if the entry does not exist, and
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
-        schedule class with its own ``is_due``, or if the entry is quarantined. With ``dry_run``,
-        the method takes two round trips. Without ``dry_run``, the method takes three round trips,
-        and three more for each run that a beat records at the same time.
+        schedule class with its own ``is_due``, or if the entry is quarantined. Takes three round
+        trips, two with ``dry_run``, and three more for each run that a beat records at the same
+        time.
         """
         store = store_of(self.app)
         return edits.request_backfill(
@@ -803,8 +783,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def cancel_backfill(self) -> list[Backfill]:
         """Cancel all unsent backfilled runs of the entry; return the backfills that had such runs.
 
-        Raises KeyError if the entry does not exist. The method takes two round trips, and two more
-        for each run that a beat records at the same time.
+        Raises KeyError if the entry does not exist. Takes two round trips, and two more for each
+        run that a beat records at the same time.
         """
         return edits.cancel_backfills(store_of(self.app), self)
 
@@ -812,8 +792,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def backfills(self) -> list[Backfill]:
         """The backfills of the entry and their progress. One round trip.
 
-        Each new backfill request combines finished backfills whose spans overlap or touch. Raises
-        KeyError if the entry does not exist.
+        A new request combines finished ones whose spans overlap or touch. Raises KeyError if the
+        entry does not exist.
         """
         return edits.stored_backfills(store_of(self.app), self)
 
@@ -823,15 +803,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return str(fixed_id) if fixed_id else self.own_task_id(run)
 
     def own_task_id(self, run: datetime | str) -> str:
-        """Return the task id that RedBeat computes for a run; see :meth:`task_id_of`.
-
-        A fixed task id in ``options`` has no effect on the result.
-        """
+        """Return the task id of a run, whatever fixed one there is in ``options``."""
         if isinstance(run, datetime):
             occurrence, identity = decide.aware(run).isoformat(), self.saved_state.identity
         else:
-            # trigger() may be called on an entry that was never loaded, and so has no identity. The
-            # random trigger id makes the task id of a triggered run unique without an identity.
+            # An entry that was never loaded has no identity; a trigger's id is random and suffices.
             occurrence, identity = f"trigger {run}", ""
         prefix = ensure_conf(self.app).key_prefix
         return decide.task_id_of(prefix, str(self.name), occurrence, identity)
@@ -840,8 +816,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def history(self) -> list[Occurrence]:
         """The last ``redbeat_history_size`` runs of the entry, latest first.
 
-        The property takes one round trip, and two more if workers report the ends of runs, but have
-        not yet reported the end of a run in the list.
+        Takes one round trip, and two more if workers report the ends of runs, but have not yet
+        reported the end of a run in the list.
         """
         return status.history_of(self)
 
@@ -864,9 +840,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def reschedule(self, last_run_at: datetime | None = None) -> None:
         """Set the last run to ``last_run_at`` (default: now), from which the next run is computed.
 
-        If the entry has reached ``max_runs``, its run count restarts at 0. If the entry was
-        deleted, nothing is written. The method takes two round trips, and one more for each run
-        that a beat records during the write.
+        If the entry has reached ``max_runs``, its run count restarts at 0. If it was deleted,
+        nothing is written. Takes two round trips, and one more for each run that a beat records
+        during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -878,8 +854,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> Self:
         """Count a run, and return a copy of the entry with the new last run and run count.
 
-        If a beat sends the run, the beat records it in Redis. Otherwise, this method records it, in
-        two round trips.
+        A run that no beat sends is recorded here, in two round trips.
         """
         run, decision, entry = self.run, self.decision(), self.__copy__()
         ran_at = last_run_at or (run.now if run else self.default_now())
@@ -931,7 +906,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
 
 def _own_classes(entry_class: type) -> list[type]:
-    """Return the classes of the program among the bases of an entry class, and the class itself."""
+    """Return a program's entry class and its bases, without those of RedBeat and Celery."""
     return [base for base in entry_class.__mro__ if base not in RedBeatSchedulerEntry.__mro__]
 
 
@@ -960,8 +935,7 @@ def check_allowed(conf: RedBeatConfig, task: str, options: Mapping[str, Any]) ->
 
 def _zone_of(app: Any) -> tzinfo:
     """Return the time zone of the app, UTC for a mock or no app."""
-    # Celery caches the time zone in the app. The property ``app.timezone`` takes 1 us longer than
-    # reading the cached time zone.
+    # Celery caches the time zone in the app; its property ``app.timezone`` takes 1 us longer.
     zone = (vars(app).get("timezone") or app.timezone) if app else None
     return zone if isinstance(zone, tzinfo) else UTC
 
@@ -982,9 +956,9 @@ for _name in FIELDS:
 
 
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
-    """Call ``decode_definition()`` or ``decode_meta()`` of ``owner``, and return the result.
+    """Return what ``decode_definition()`` or ``decode_meta()`` of ``owner`` makes of a text.
 
-    Raises :exc:`DecodeError` for any error of the called method, which a subclass may override.
+    A subclass may override it, so any of its errors becomes a :exc:`DecodeError`.
     """
     method = getattr(owner, f"decode_{field}")
     try:
