@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from inspect import signature
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from celery import Celery
 from celery.beat import ScheduleEntry
@@ -35,7 +35,7 @@ from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
 from redbeat.entries.status import EntryStatus
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger
-from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
+from redbeat.schedules.calendars import Calendar, Exclusion
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.keys import layout_of
@@ -68,7 +68,7 @@ else:
     Text = str | bytes
 
 
-class EntryArguments(TypedDict, total=False):
+class EntryArguments(policies.Arguments, total=False):
     """The keyword arguments of :class:`RedBeatSchedulerEntry` that can follow ``options``.
 
     A subclass can annotate its own with ``**fields: Unpack[EntryArguments]``, for type checkers and
@@ -80,28 +80,9 @@ class EntryArguments(TypedDict, total=False):
     total_run_count: int | None
     relative: bool
     one_off: bool
-    timezone: str | tzinfo | None
-    start_time: datetime | str | None
-    end_time: datetime | str | None
-    max_runs: int | None
-    on_finish: policies.OnFinish | None
-    misfire_grace_time: float | None
-    coalesce: policies.Coalesce | None
-    catch_up_limit: int | None
-    jitter: float | None
-    spread: float | None
-    exclude: Iterable[str] | None
-    on_excluded: OnExcluded | None
-    overlap: policies.Overlap | None
-    overlap_timeout: float | None
-    delivery: policies.Delivery | None
-    pause_after_failures: int | None
-    expect_within: float | None
-    description: str | None
-    managed_by: str | None
 
 
-class RedBeatSchedulerEntry(ScheduleEntry):
+class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     """A periodic task.
 
     Arguments:
@@ -128,27 +109,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The time of the last run; None means that the entry never ran and is due now.
     last_run_at: datetime | Any
     total_run_count: int
-
-    # The fields of the policy; a loop at the end of this module sets their defaults.
-    timezone: str | None
-    start_time: datetime | None
-    end_time: datetime | None
-    max_runs: int | None
-    on_finish: policies.OnFinish
-    misfire_grace_time: float | None
-    coalesce: policies.Coalesce
-    catch_up_limit: int | None
-    jitter: float
-    spread: float
-    exclude: tuple[str, ...]
-    on_excluded: OnExcluded
-    overlap: policies.Overlap
-    overlap_timeout: float
-    delivery: policies.Delivery | None
-    pause_after_failures: int | None
-    expect_within: float | None
-    description: str | None
-    managed_by: str | None
 
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
@@ -948,11 +908,6 @@ def _given_schedule(schedule: Any) -> Any:
         return decode_schedule(decode(encode(schedule, "schedule"), "schedule"), "schedule")
     except DecodeError as error:
         raise InvalidEntryError(error.field, error.problem) from error
-
-
-# An entry that does not set a policy field reads the field's default from the class.
-for _name in FIELDS:
-    setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
 
 
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:

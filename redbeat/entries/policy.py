@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from numbers import Integral, Real
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from redbeat.calendar.zones import UTC, as_utc, time_from, zone_key, zone_named
 from redbeat.codec.stored import MAX_WHOLE, is_valid_text
@@ -282,3 +282,56 @@ FIELDS: Final = {field.name: field for field in fields(Policy)}
 
 #: The policy of an entry that sets no policy field.
 DEFAULT: Final = Policy()
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments of an entry for the fields of its policy."""
+
+    timezone: str | tzinfo | None
+    start_time: datetime | str | None
+    end_time: datetime | str | None
+    max_runs: int | None
+    on_finish: OnFinish | None
+    misfire_grace_time: float | None
+    coalesce: Coalesce | None
+    catch_up_limit: int | None
+    jitter: float | None
+    spread: float | None
+    exclude: Iterable[str] | None
+    on_excluded: OnExcluded | None
+    overlap: Overlap | None
+    overlap_timeout: float | None
+    delivery: Delivery | None
+    pause_after_failures: int | None
+    expect_within: float | None
+    description: str | None
+    managed_by: str | None
+
+
+class Attributes:
+    """The attributes of an entry for the fields of its policy."""
+
+    timezone: str | None
+    start_time: datetime | None
+    end_time: datetime | None
+    max_runs: int | None
+    on_finish: OnFinish
+    misfire_grace_time: float | None
+    coalesce: Coalesce
+    catch_up_limit: int | None
+    jitter: float
+    spread: float
+    exclude: tuple[str, ...]
+    on_excluded: OnExcluded
+    overlap: Overlap
+    overlap_timeout: float
+    delivery: Delivery | None
+    pause_after_failures: int | None
+    expect_within: float | None
+    description: str | None
+    managed_by: str | None
+
+
+# An entry that does not set a field reads its default from the class.
+for _name in FIELDS:
+    setattr(Attributes, _name, getattr(DEFAULT, _name))
