@@ -155,18 +155,19 @@ LONG_TOKEN: Final = 20
 PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 
 
-def _checked(find: Callable[[], str | None], token: str = "") -> str | None:
-    """Return the result of ``find``: the user name, or None for wrong credentials.
+def _checked(credentials: Authorization) -> str | None:
+    """Return the name of the user with these credentials, or None for wrong credentials.
 
-    A ``token`` that is right and too long to be guessed is right also after wrong ones.
+    A token that is right and too long to be guessed is right also after wrong ones.
 
-    After too many wrong credentials, ``find`` is not called, and ``g.wait`` is the number of
+    After too many wrong credentials, these are not compared, and ``g.wait`` is the number of
     seconds that the client must wait. A client is an IPv4 address, a /64 network of IPv6 addresses,
     or a known browser, which has sent correct credentials before. A known browser has its own
     limit, so an attacker with the same address, for example behind the same proxy, cannot lock it
     out.
     """
-    if token and access.user_of(token, LONG_TOKEN):
+    token = (credentials.token or "") if credentials.type == "bearer" else ""
+    if access.user_of(token, LONG_TOKEN):
         return TOKEN_USER
     limiter, limits = flask.current_app.extensions["limiter"], _limits_of_client()
     windows = [limiter.get_window_stats(*limit) for limit in limits]
@@ -174,7 +175,9 @@ def _checked(find: Callable[[], str | None], token: str = "") -> str | None:
     if resets:
         flask.g.wait = max(math.ceil(max(resets) - time.time()), 1)
         return None
-    name = find()
+    name = access.user_of(token)
+    if credentials.type == "basic":
+        name = access.user_with(credentials.username or "", credentials.password or "")
     if name is None:
         for limit in limits:
             limiter.hit(*limit)
@@ -209,8 +212,7 @@ def login() -> ResponseReturnValue:
         return flask.redirect(flask.url_for("listing.index"), 303)
     if flask.request.method == "GET":
         return _login_form("")
-    token = flask.request.form.get("token", "")
-    name = _checked(lambda: access.user_of(token), token)
+    name = _checked(Authorization("bearer", token=flask.request.form.get("token", "")))
     if "wait" in flask.g:
         return _too_many()
     if name is None:
@@ -323,18 +325,10 @@ def _user_in_headers() -> str | None:
         return flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
     if credentials is None:
         return None
-    is_bearer = credentials.type == "bearer"
-    name = _checked(lambda: _name_in(credentials), credentials.token or "" if is_bearer else "")
+    name = _checked(credentials)
     if name and flask.session.get("known") != name:
         flask.session["known"] = name
     return name
-
-
-def _name_in(credentials: Authorization) -> str | None:
-    """Return the user name in an ``Authorization`` header, or None for wrong credentials."""
-    if credentials.type == "basic":
-        return access.user_with(credentials.username or "", credentials.password or "")
-    return access.user_of(credentials.token or "") if credentials.type == "bearer" else None
 
 
 def _unauthorized() -> ResponseReturnValue:

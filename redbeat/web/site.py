@@ -82,11 +82,6 @@ class Response(flask.Response):
         super().set_data(encodable(value) if isinstance(value, str) else value)
 
 
-def remote_user(environ: dict[str, Any]) -> str | None:
-    """Return the user name that the WSGI server or application has stored in ``REMOTE_USER``."""
-    return environ.get("REMOTE_USER") or None
-
-
 def dashboard(
     app: App,
     secret_key: str | bytes,
@@ -109,7 +104,8 @@ def dashboard(
         user: the function that returns the name of the user from the WSGI environment, or None to
             refuse the request. By default the user is in ``REMOTE_USER``.
     """
-    site = create_app(Schedule(app), auth.Access(read_only=read_only, user=user or remote_user))
+    user = user or (lambda environ: environ.get("REMOTE_USER") or None)
+    site = create_app(Schedule(app), auth.Access(read_only=read_only, user=user))
     site.config["SECRET_KEY"] = secret_key
     return site
 
