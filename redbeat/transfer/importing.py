@@ -96,7 +96,7 @@ class Ready(NamedTuple):
         state.pause = None if entry.enabled else Pause.of_entry(self.entry) or state.pause
         change = changes.editing(row, state, (self.definition, self.policy), meta or None)
         if incoming.history:
-            change.set[words.HISTORY] = array_of(incoming.history.splitlines())
+            change.set[words.HISTORY] = array_of(incoming.history)
             change.unset = tuple(field for field in change.unset if field != words.HISTORY)
         if incoming.static:
             change.index.append(["SADD", words.STATICS, str(entry.name)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
@@ -30,7 +30,7 @@ class Incoming:
         meta: the JSON of the field ``meta`` (last run and run count), or "" if the import does not
             change the history in Redis.
         runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
-        history: the last runs, one per line.
+        history: the lines of the last runs.
         identity: the identity of an exported entry, from which its task ids are computed.
         calendar: the calendar, or None for an entry or an unreadable line.
     """
@@ -41,7 +41,7 @@ class Incoming:
     static: bool = False
     meta: str = ""
     runtime: str = ""
-    history: str = ""
+    history: Sequence[str] = ()
     identity: str = ""
     calendar: Calendar | None = None
 

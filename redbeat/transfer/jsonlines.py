@@ -12,7 +12,7 @@ the last runs and their task ids, and ``identity``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -128,7 +128,7 @@ def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
     rules = line.get("policy") or {}
     check_known("policy.", rules, POLICY)
     pause = _pause_in(rules.pop("pause", None))
-    _check_history(line.get("history"))
+    history = _history_in(line.get("history"))
     identity = line.get("identity") or ""
     if not (identity.isascii() and identity.isprintable() and len(identity) <= MAX_IDENTITY):
         problem = f"must be at most {MAX_IDENTITY} printable ASCII characters, not {identity!r:.60}"
@@ -144,20 +144,20 @@ def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
         History.read(meta)  # an invalid history raises DecodeError
-    history = "".join([f"{text}\n" for text in line.get("history") or ()])
     is_static = bool(line.get("static"))
     return Incoming(where, entry, "", is_static, meta, runtime, history, identity)
 
 
-def _check_history(lines: Any) -> None:
+def _history_in(lines: Any) -> Sequence[str]:
     if lines is None:
-        return
+        return ()
     if not isinstance(lines, list) or len(lines) > MAX_HISTORY:
         raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
     for text in lines:
         if not (isinstance(text, str) and is_line(text)):
             problem = f"{text!r:.80} is not a run; write '<UNIX seconds> +<seconds> sent <task id>'"
             raise InvalidEntryError("history", problem)
+    return lines
 
 
 def _name_in(line: dict[str, Any]) -> Any:

@@ -35,12 +35,12 @@ def test_an_imported_entry_has_the_history_and_the_pause_of_its_file(world: Worl
     definition, policy = world.entry(enabled=False, max_runs=9).texts()
     entry = RedBeatSchedulerEntry.from_definition(world.app, definition, policy)
     entry.saved_state = entry.saved_state._replace(pause=Pause(60.0, "why", "ann"))
-    lines = "100 +0.5\n90 +0.1"
+    lines = ["100 +0.5", "90 +0.1"]
     imported(world, entry, meta=meta, runtime=runtime, history=lines, identity="an-id")
     state = world.state()
     assert (state.at, state.identity, state.pause) == (100.0, "an-id", Pause(60.0, "why", "ann"))
     assert json.loads(world.stored()["policy"]) == {"max_runs": 9}
-    assert json.loads(world.stored()["history"]) == lines.split("\n")
+    assert json.loads(world.stored()["history"]) == lines
     assert (world.load().total_run_count, world.score()) == (3, -2)
 
 
