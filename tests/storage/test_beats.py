@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -251,7 +252,7 @@ def test_a_look_notes_what_it_gave_out_until_the_next(place: Place) -> None:
     leader = Beat(place, "one")
     leader.turn(in_hand=True)
     leader.turn(in_hand=True)
-    assert place.client.hgetall(aside("hands")) == {b"one": b'["redbeat:a"]'}
+    assert place.client.hgetall(aside("hands")) == {b"one": json.dumps([key]).encode()}
     change = record(place.row(key), score=place.now + 100)
     leader.turn(look=None, in_hand=True)
     assert place.client.exists(aside("hands")), "this turn does not look, so all is in hand still"

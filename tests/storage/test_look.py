@@ -128,10 +128,11 @@ def test_what_is_in_hand_already_is_left_out_and_noted(place: Place) -> None:
 
 def test_what_the_turn_answered_with_differs_or_refused_is_left_out(place: Place) -> None:
     keys = [place.put(name) for name in "abc"]
-    place.client.set("text", "x")
+    text = aside("text")  # in the slot of the schedule
+    place.client.set(text, "x")
     changes = [record(place.row(key)) for key in keys]
     changes[0].expect = "0" * 40
-    changes[1].push = [["LPUSH", "text", "m"]]
+    changes[1].push = [["LPUSH", text, "m"]]
     reply = place.turn(*changes, look=Look(), server=place.server)
     assert [answer.word for answer in reply.answers] == [words.DIFFERS, words.REFUSED, words.DONE]
     assert [row.key for row in reply.rows] == [keys[2]]
