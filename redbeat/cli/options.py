@@ -251,13 +251,11 @@ def complete_entries(app: Celery, start: str) -> Iterator[str]:
             yield record.name
 
 
-def _tasks(app: Celery, start: str) -> Iterator[str]:
-    return (name for name in sorted(registered_tasks(app)) if name.startswith(start))
-
-
 #: Completion functions for command parameters that are names of entries or tasks.
 entry_names: Final = _complete(complete_entries)
-task_names: Final = _complete(_tasks)
+task_names: Final = _complete(
+    lambda app, start: (name for name in sorted(registered_tasks(app)) if name.startswith(start))
+)
 
 # -- arguments and options that several commands have ----------------------------------------------
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -86,23 +85,14 @@ SORTS: Final = ("due", "name", "task", "state")
 def list_(
     console: Console,
     match: str | None,
-    task: str | None,
     states: tuple[EntryState, ...],
-    last_result: str | None,
-    static: bool | None,
-    due_before: datetime | None,
     limit: int | None,
     sort: str,
+    **filters: Any,
 ) -> None:
     """List entries, the next due entry first."""
-    conditions = (None, static, due_before, states or STATES, last_result)
-    filters = find.Filter.of(match, task, *conditions)
-    records: Iterable[Record]
-    if sort == "due":
-        found = find.Search(console.schedule, filters).pages()
-        records = islice(chain.from_iterable(found), limit)
-    else:
-        records = find.in_order(console.schedule, filters, sort, limit)
+    found = console.schedule.records(match, states=states or STATES, **filters)
+    records = islice(found, limit) if sort == "due" else find.in_order(found, sort, limit)
     titles = (*LISTED, f"DUE ({console.zone})", "WHEN", "RUNS")
     row = partial(_row, console)
     optional = ("KIND", "RUNS", "TASK", "WHEN", "LAST RESULT")

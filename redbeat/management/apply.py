@@ -19,8 +19,7 @@ from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.presentation.describe import policy
-from redbeat.presentation.describe import stored as stored_values
+from redbeat.presentation import describe
 from redbeat.presentation.rule_text import schedule_text
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
@@ -317,7 +316,7 @@ def _compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
 
 
 def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    fields = {**stored_values(entry), **policy(entry)}
+    fields = {**describe.stored(entry), **describe.policy(entry)}
     del fields["name"]
     return fields
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from redbeat.calendar.steps import LIMIT, Steps
 from redbeat.entries import calendars as stored_calendars
 from redbeat.entries import edits, saving
-from redbeat.entries.calendars import readable_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import get_logger
@@ -62,7 +61,7 @@ def check_calendar(
     planned = {**(others or {}), calendar.name: calendar}
     for batch in _users(schedule, calendar.name):
         names = {name for entry in batch for name in entry.policy.exclude}
-        stored, _ = readable_calendars(store_of(schedule.app), names)
+        stored, _ = stored_calendars.readable_calendars(store_of(schedule.app), names)
         for entry in batch:
             with Steps() as steps:
                 error = _problem(entry, {**stored, **planned})

@@ -52,13 +52,11 @@ class Filter(NamedTuple):
     @classmethod
     def of(
         cls,
-        pattern: str | None = None,
-        task: str | None = None,
-        enabled: bool | None = None,
-        static: bool | None = None,
+        pattern: str | None,
         due_before: datetime | None = None,
         states: Iterable[str] | None = None,
         last_result: str | None = None,
+        **others: Any,
     ) -> Filter:
         """Return a filter; raise :exc:`InvalidEntryError` for an invalid value."""
         before = None if due_before is None else in_utc("due_before", due_before).timestamp()
@@ -68,7 +66,7 @@ class Filter(NamedTuple):
         for state in state_set or ():
             _check("states", state, status.STATES)
         _check("last_result", last_result, status.LAST_RESULTS)
-        return cls(pattern, task, enabled, static, before, state_set, last_result=last_result)
+        return cls(pattern, due_before=before, states=state_set, last_result=last_result, **others)
 
     def matches(self, text: str, pattern: str | None) -> bool:
         """Return whether a text matches a pattern; every text matches the pattern None."""
@@ -405,15 +403,14 @@ def _record_sort_key(order: str) -> Callable[[status.Record], tuple[Any, str]]:
 
 
 def in_order(
-    schedule: Schedule, filters: Filter, order: str, limit: int | None = None
+    records: Iterable[status.Record], order: str, limit: int | None = None
 ) -> list[status.Record]:
-    """Return the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
+    """Return the first ``limit`` records, sorted by ``order`` (see :data:`ORDERS`) and name.
 
-    Only the records of the result are kept in memory. Takes as many round trips as
-    :meth:`~redbeat.Schedule.records`.
+    Only the records of the result are kept in memory.
     """
-    found, key = chain.from_iterable(Search(schedule, filters).pages()), _record_sort_key(order)
-    return sorted(found, key=key) if limit is None else nsmallest(limit, found, key)
+    key = _record_sort_key(order)
+    return sorted(records, key=key) if limit is None else nsmallest(limit, records, key)
 
 
 def browse(

@@ -160,8 +160,8 @@ def test_orders(schedule: Schedule, make: Make, world: World, order: str) -> Non
     everything = list(schedule.records())
     value = ORDERS[order]
     expected = names(sorted(everything, key=lambda record: (value(record), record.name)))
-    assert names(in_order(schedule, Filter(), order)) == expected
-    assert names(in_order(schedule, Filter(), order, 3)) == expected[:3]
+    assert names(in_order(schedule.records(), order)) == expected
+    assert names(in_order(schedule.records(), order, 3)) == expected[:3]
 
 
 # -- memory ---------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_the_first_entries_of_a_sorted_list_need_little_memory(
         world.put_many(count)
         tracemalloc.start()
         try:
-            found = sum(1 for _ in in_order(schedule, Filter(), "name", 20))
+            found = sum(1 for _ in in_order(schedule.records(), "name", 20))
             taken.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()

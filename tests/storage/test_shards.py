@@ -20,7 +20,7 @@ from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
 from redbeat.management.doctor import examine
-from redbeat.management.find import ORDERS, SORTS, Filter, Query, browse, in_order
+from redbeat.management.find import ORDERS, SORTS, Query, browse, in_order
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage import words
 from redbeat.storage.keys import Keys, Layout
@@ -155,7 +155,7 @@ def same(schedules: tuple[Schedule, Schedule], look: Callable[[Schedule], Any]) 
 
 
 def in_full_order(schedule: Schedule, order: str) -> list[str]:
-    return texts(in_order(schedule, Filter(), order))
+    return texts(in_order(schedule.records(), order))
 
 
 def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
@@ -167,7 +167,7 @@ def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
     assert same(schedules, lambda one: texts(one.records(pattern="tenant-3:*")))
     assert same(schedules, lambda one: texts(one.records(states=["paused"])))
     assert same(schedules, lambda one: texts(one.records(limit=7)))
-    assert same(schedules, lambda one: texts(in_order(one, Filter(), "name", 50)))
+    assert same(schedules, lambda one: texts(in_order(one.records(), "name", 50)))
     for order in ORDERS:
         assert same(schedules, partial(in_full_order, order=order))
     assert same(schedules, lambda one: one.upcoming(30, after=NOW))
