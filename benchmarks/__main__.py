@@ -18,6 +18,7 @@ import redis
 
 from examples.embedded import EmbeddedRedis
 
+from . import core
 from .bench import Bench
 from .growth import growth, peers
 from .report import as_text, facts, write_docs
@@ -39,6 +40,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "only sends tasks. The command starts a Redis server, on which the schedulers run one "
         "after the other. The command takes about half an hour. The first run of the command "
         "downloads the other schedulers.",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=["core"],
+        help="measure in half a minute what a run, an idle tick and a save cost",
     )
     parser.add_argument(
         "--quick",
@@ -122,6 +129,9 @@ def main(argv: list[str]) -> int:
     error.
     """
     options = arguments(argv)
+    if options.what == "core":
+        core.main()
+        return 0
     store = Store(options.results)
     failed = 0 if options.report else measure(options, store)
     docs = options.docs or (DOCS if options.report else None)

@@ -100,18 +100,24 @@ def definition_of(kind: str) -> str:
     return json.dumps({**name_and_task, **fields, "schedule": STORED[kind]})
 
 
-def seed(client: Any, count: int, kind: str, last_run_at: datetime, score: float) -> None:
-    """Write entries directly to Redis; overwrite definition, meta and score of existing entries."""
+def seed(
+    client: Any, count: int, kind: str, last_run_at: datetime, score: float, first: int = 0
+) -> None:
+    """Write entries directly to Redis; overwrite definition, meta and score of existing entries.
+
+    ``first`` is the index of the first entry.
+    """
     meta = json.dumps({"last_run_at": stored_datetime(last_run_at), "total_run_count": 1})
-    for start in range(0, count, SEED_BATCH):
-        last = min(start + SEED_BATCH, count) - 1
+    for start in range(first, first + count, SEED_BATCH):
+        last = min(start + SEED_BATCH, first + count) - 1
         client.eval(SEED, 0, start, last, definition_of(kind), meta, score)
 
 
-def seed_due(client: Any, count: int, kind: str) -> None:
+def seed_due(client: Any, count: int, kind: str, first: int = 0) -> None:
     """Store entries that are due now."""
     now = datetime.now(timezone.utc)
-    seed(client, count, kind, now - timedelta(seconds=OVERDUE), int(now.timestamp()) - 1)
+    ran = now - timedelta(seconds=OVERDUE)
+    seed(client, count, kind, ran, int(now.timestamp()) - 1, first)
 
 
 def seed_spread(client: Any, count: int, begin: float, every: float | None = None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from benchmarks import spread
+from benchmarks import core, spread
 from benchmarks.__main__ import MEASUREMENTS, main, settings_of
 from benchmarks.beats import BeatCase, Message, metrics_of, run_beat
 from benchmarks.delay import delayed
@@ -30,6 +30,21 @@ from redbeat.storage.reading import BATCH
 
 def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
     return run_case(ours(), url, Case(workload, entries, repeat=repeat))
+
+
+def test_the_main_figures_are_of_runs_that_were_all_sent(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "RUNS", 20)
+    monkeypatch.setattr(core, "ROUNDS", 2)
+    scene = core.Scene(redis_url, redis_url)
+    for known in (False, True):
+        rounds = scene.rounds(known)
+        assert len(rounds) == 2
+        assert all(each.beat > 0 < each.loop for each in rounds)
+    assert scene.client.zcard("redbeat::schedule") == 40
+    assert scene.client.llen("celery") == 20 + 20  # of the last beat, and of the last loop
+    assert scene.idle()[1] == 1
 
 
 # -- workloads ------------------------------------------------------------------------------------
