@@ -294,7 +294,7 @@ class RedBeatScheduler(Scheduler):
         conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
-        serve = metrics.server_module(metrics.BEAT).serve_beat
+        serve = metrics.prometheus_module(metrics.BEAT).serve_beat
         return serve(conf, self.stores[0].client, beat.health, beat.totals)
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from redbeat.metrics import server_module
+from redbeat.metrics import prometheus_module
 
 from .command import EX_UNHEALTHY, Console, command, failure
 from .options import Parsed, option, option_error
@@ -153,7 +153,7 @@ def exporter(console: Console, host: str, port: int) -> None:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: stop.set())
-    server = server_module("the exporter").serve_exporter(console.schedule.app, host, port)
+    server = prometheus_module("the exporter").serve_exporter(console.schedule.app, host, port)
     console.result({"url": server.url}, f"Metrics are at {server.url}")
     stop.wait()
     server.close()

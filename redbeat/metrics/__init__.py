@@ -1,10 +1,9 @@
 """Metrics for Prometheus and health checks for Kubernetes.
 
 ``counters`` contains the counters of one beat, and ``health`` contains the health of the beat.
-``snapshot`` reads the counters of all beats from Redis. ``families`` converts counters, health and
-snapshots to Prometheus metrics, and ``server`` serves the metrics over HTTP. The modules
-``families`` and ``server`` need ``prometheus_client``; :func:`server_module` imports these two
-modules on demand.
+``snapshot`` reads the counters of all beats from Redis, and ``problems`` finds what is wrong.
+``prometheus`` converts all of it to Prometheus metrics and serves these over HTTP. It needs
+``prometheus_client``; :func:`prometheus_module` imports it on demand.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from redbeat.errors import ConfigurationError
 BEAT: Final = "redbeat_metrics_port"
 
 
-def server_module(feature: str) -> Any:
-    """Return the module ``redbeat.metrics.server``.
+def prometheus_module(feature: str) -> Any:
+    """Return the module ``redbeat.metrics.prometheus``.
 
     Raises :exc:`ConfigurationError` without a package that ``feature`` needs.
     """
     try:
-        return import_module("redbeat.metrics.server")
+        return import_module("redbeat.metrics.prometheus")
     except ImportError as error:
         raise ConfigurationError(
             f"{feature} needs {error.name}, which is not installed: "

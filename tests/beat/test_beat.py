@@ -18,7 +18,7 @@ from redbeat import worker
 from redbeat.beat import message, turn
 from redbeat.beat.beat import AHEAD_LIMIT
 from redbeat.entries.state import end_line, trigger_line
-from redbeat.metrics.families import counters_of
+from redbeat.metrics.prometheus import counters_of
 from redbeat.storage.rows import Change, Look, Request
 from tests.servers import RedisServer
 

@@ -19,7 +19,7 @@ from redbeat.beat.beat import Beat
 from redbeat.beat.lock import new_token
 from redbeat.config import ensure_conf
 from redbeat.entries.state import Results, State
-from redbeat.metrics.families import RedisCollector
+from redbeat.metrics.prometheus import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.store import Store, store_of
 from redbeat.storage.words import PAUSED_FOR_FAILURES

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat.beat.lock import new_token
 from redbeat.errors import EX_CONFIG
-from redbeat.metrics.server import serve_exporter
+from redbeat.metrics.prometheus import serve_exporter
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
 from tests.metrics.conftest import begin_beat, begin_exporter
@@ -145,7 +145,7 @@ def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
 
 def test_without_the_prometheus_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
+    monkeypatch.delitem(sys.modules, "redbeat.metrics.prometheus", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))
     assert ran.code == EX_CONFIG
     assert "pip install 'celery-redbeat[metrics]'" in ran.err
@@ -171,7 +171,7 @@ def test_the_command_serves_until_a_signal(
         os.kill(os.getpid(), signal.SIGTERM)
         return server
 
-    monkeypatch.setattr("redbeat.metrics.server.serve_exporter", serve)
+    monkeypatch.setattr("redbeat.metrics.prometheus.serve_exporter", serve)
     try:
         ran = run_command(app, "exporter", "--port", str(unused_port), *words)
     finally:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from redbeat.metrics.families import MAX_LABEL, counters_of
-from redbeat.metrics.server import Handler
+from redbeat.metrics.prometheus import MAX_LABEL, Handler, counters_of
 from tests.acceptance.processes import Process, Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Target

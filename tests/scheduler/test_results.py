@@ -22,7 +22,7 @@ from redbeat.entries.history import RunResult
 from redbeat.entries.status import Overdue
 from redbeat.errors import InvalidEntryError
 from redbeat.management.doctor import examine
-from redbeat.metrics.families import counters_of, overdue_gauge
+from redbeat.metrics.prometheus import counters_of, overdue_gauge
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.signals import run_failed, run_succeeded
 from redbeat.storage.store import store_of

@@ -135,7 +135,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/forecast.py": ("between two instants", "from_timestamp(due)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
-    "metrics/families.py": (
+    "metrics/prometheus.py": (
         "conditions",
         "float(value)",
     ),
