@@ -53,12 +53,8 @@ def columns(rows: Iterable[Iterable[str]], room: Room | None = None) -> list[lis
     table = [*zip(*rows, strict=True)]
     if room is not None:
         table = _fitted(table, room)
-    widths = [*map(_width, table)]
+    widths = [min(max(map(width_of, column)), MAX_COLUMN) for column in table]
     return [_line(row, widths) for row in zip(*table, strict=True)]
-
-
-def _width(column: Iterable[str]) -> int:
-    return min(max(map(width_of, column)), MAX_COLUMN)
 
 
 def _fitted(table: list[tuple[str, ...]], room: Room) -> list[tuple[str, ...]]:
