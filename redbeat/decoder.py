@@ -262,8 +262,8 @@ def _too_many_schedules(text: str) -> str:
 def decode(text: str | bytes, field: str, raw: str = "") -> Any:
     """Return the value in the JSON ``text``, read by the active decoder.
 
-    Raises the errors of :func:`json_in`. If only the part ``raw`` of an object is tagged, it may
-    stay a dict, because this is faster.
+    Raises ``DecodeError``, as :func:`json_in` does. If only the part ``raw`` of an object is
+    tagged, it may stay a dict, because this is faster.
     """
     text = text_of(text)
     make = names.RedBeatJSONDecoder

@@ -326,7 +326,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return decide.aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Return whether a beat recorded a run after ``now``: the clock of Redis was ahead.
+        """Return whether a beat sent or skipped a run after ``now``: the clock of Redis was ahead.
 
         A last run that a program has written does not count.
         """
@@ -725,9 +725,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         next run of the entry stay.
 
         Runs that the history reports as sent are left out, and those in the spans of earlier
-        backfills; with ``again``, those of finished backfills are sent once more. A backfill ends
-        at the last run of the entry, because the schedule itself sends later runs. With
-        ``dry_run``, nothing is written.
+        backfills; with ``again``, only of unfinished ones. A backfill ends at the last run of the
+        entry, because the schedule itself sends later runs. With ``dry_run``, nothing is written.
 
         A naive datetime counts as UTC. Raises KeyError if the entry does not exist, and
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
