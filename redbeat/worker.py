@@ -24,7 +24,7 @@ from redbeat.codec.stored import moment_in
 from redbeat.config import App, client_of, unretried
 from redbeat.entries.history import RunResult, RunState
 from redbeat.entries.state import end_line
-from redbeat.errors import reason_of
+from redbeat.errors import described, reason_of
 from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import emit, run_failed, run_succeeded
 from redbeat.storage.store import Store
@@ -247,15 +247,15 @@ class Reports:
                 logger.warning(
                     "Could not record the end of a run of %s, trying again with the first run that "
                     "ends after %d s. Until then, entries that set overlap wait for "
-                    "overlap_timeout: %r",
-                    *(end.key or end.name, BACK_OFF, error),
+                    "overlap_timeout: %s",
+                    *(end.key or end.name, BACK_OFF, described(error)),
                 )
             self._is_away = True
             return False
         except Exception as error:
             logger.warning(
-                "Could not record the end of the run %s of %s: %r",
-                *(end.task_id, end.name or end.key, error),
+                "Could not record the end of the run %s of %s: %s",
+                *(end.task_id, end.name or end.key, described(error)),
             )
         return True
 
