@@ -131,12 +131,9 @@ def host_in(header: str) -> str:
 def is_loopback(host: str) -> bool:
     """Return whether a server that listens on ``host`` is reachable only from its own machine."""
     name = host_in(host)
-    if name == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return name == "localhost"
 
 
 #: The access rules of the dashboard that handles the current request.
@@ -196,10 +193,9 @@ def _network(address: str) -> str:
     One client may use all addresses of a /64 network.
     """
     try:
-        ip = ipaddress.ip_address(address)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
     except ValueError:
         return address
-    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else address
 
 
 auth = flask.Blueprint("auth", __name__)
