@@ -188,7 +188,9 @@ def _report(
         if reports is not None:
             reports.add(end)
     except Exception as problem:
-        logger.warning("Could not record the end of a run of %s: %r", key or name, problem)
+        logger.warning(
+            "Could not record the end of a run of %s: %s", key or name, described(problem)
+        )
 
 
 def _text_of(error: Any) -> str | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -303,6 +306,67 @@ def makes_loggers(text: str) -> bool:
 def test_modules_take_their_loggers_from_the_module_that_escapes() -> None:
     texts = {name: MODULES[name].read_text() for name in MODULES.keys() - set(PRINTERS)}
     assert [name for name, text in texts.items() if makes_loggers(text)] == []
+
+
+#: Where an error is shown by its ``repr``: it has no message, or it is no error of redis-py.
+SHOWN_BY_REPR = {"beat/beat.py": ["repr(error)"], "beat/send.py": ["repr(error)"]}
+
+
+def reprs_of_errors_in(path: Path) -> list[str]:
+    """Return where a module shows a caught error by its ``repr``; redis-py 8 has no message in it."""
+    handlers = (node for node in ast.walk(ast.parse(path.read_text())) if is_named_handler(node))
+    return [
+        ast.unparse(node)
+        for handler in handlers
+        for node in ast.walk(handler)
+        if shows_by_repr(node, str(handler.name))
+    ]
+
+
+def is_named_handler(node: ast.AST) -> TypeGuard[ast.ExceptHandler]:
+    return isinstance(node, ast.ExceptHandler) and node.name is not None
+
+
+def shows_by_repr(node: ast.AST, name: str) -> bool:
+    """Return whether a node shows the variable ``name`` by its ``repr``."""
+    if isinstance(node, ast.FormattedValue):
+        return node.conversion == ord("r") and ast.unparse(node.value) == name
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    if ast.unparse(node.func) == "repr":
+        return ast.unparse(node.args[0]) == name
+    text, *rest = node.args
+    shown = list(map(ast.unparse, chain.from_iterable(map(unpacked, rest))))
+    if not isinstance(text, ast.Constant) or not isinstance(text.value, str) or name not in shown:
+        return False
+    kinds = re.findall(r"%[-.\d]*([a-z])", text.value)
+    return len(kinds) == len(shown) and kinds[shown.index(name)] == "r"
+
+
+def unpacked(node: ast.expr) -> list[ast.expr]:
+    """Return the elements of ``*(a, b)``, and any other argument alone."""
+    is_many = isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple)
+    return node.value.elts if is_many else [node]  # type: ignore[attr-defined]
+
+
+def test_no_error_of_redis_is_shown_without_its_message() -> None:
+    found = {name: calls for name, path in MODULES.items() if (calls := reprs_of_errors_in(path))}
+    assert found == SHOWN_BY_REPR
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('f"failed: {error!r}"', "text = repr(error)", 'logger.info("%s: %r", a, error)'),
+        'logger.info("%s: %r", *(a, error))',
+    ],
+)
+def test_the_check_finds_reprs_of_errors(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(f"try:\n    pass\nexcept OSError as error:\n    {line}\n")
+    assert len(reprs_of_errors_in(path)) == 1
+    path.write_text(path.read_text().replace("%r", "%s").replace("!r", "").replace("repr", "str"))
+    assert reprs_of_errors_in(path) == []
 
 
 @pytest.mark.parametrize(
