@@ -15,6 +15,7 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry, rrule
+from redbeat.decoder import encode
 from redbeat.management.forecast import Periods, minutes_between
 from redbeat.schedule import Schedule
 from tests.conftest import Make
@@ -293,9 +294,11 @@ def test_rows_are_counted_as_their_entries_are(
         policy = changed.pop("policy", None)
         fields[f"odd-{number}"] = {"definition": json.dumps(changed)}
         fields[f"odd-{number}"] |= {} if policy is None else {"policy": policy}
+    ran = now - timedelta(seconds=30)
+    meta = encode({"last_run_at": ran, "total_run_count": 1}, "meta")
     for name, stored in fields.items():
-        redis_client.hset(f"redbeat:{name}", mapping=stored)
-        redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": time.time() + 30})
+        redis_client.hset(f"redbeat:{name}", mapping={**stored, "meta": meta})
+        redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": ran.timestamp() + 60})
     since = datetime.now(timezone.utc)
     start = since.replace(second=0, microsecond=0) + timedelta(minutes=1)
     length = timedelta(minutes=minutes)
