@@ -1,4 +1,4 @@
-"""One beat at work: it looks at what is due, decides, and changes what it looked at."""
+"""One beat at work: each tick looks at what is due, decides, and writes down what it decided."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ LONGEST_UPKEEP: Final = 0.25
 #: Seconds for which one tick works before it returns to Celery's beat service.
 MAX_TICK: Final = 2.0
 
-#: Seconds between two attempts of a standby to acquire the lock.
+#: Seconds between a standby's attempts to get the lock.
 STANDBY_POLL: Final = 1.0
 
-#: The number of rows to look ahead at: an entry that becomes due waits for these and for those in
-#: hand, if thousands are due.
+#: How many rows to look ahead at. With thousands due, an entry that becomes due waits for these and
+#: for those in hand.
 AHEAD_LIMIT: Final = 25
 
-#: Seconds for which the rows of a look are used. The rest of them stays due: decisions expire.
+#: Seconds after which a look is too old to decide by. The rows that are left stay due.
 LONGEST_LOOK: Final = 0.5
 
 #: The longest wait between two ticks, in seconds.
 LONGEST_WAIT: Final = 5.0
 
-#: Seconds between two lines about sent runs, and after which a lasting problem is stored again.
+#: Seconds between two log lines about sent runs, and until a lasting problem is stored again.
 SUMMARY_INTERVAL: Final = 1.0
 PROBLEM_INTERVAL: Final = 30.0
 
@@ -72,12 +72,12 @@ CLOCK_DIFFERS: Final = (
     "countdown are counted by that of Redis too"
 )
 
-#: Seconds after which a member of the schedule goes if its hash is still missing.
+#: Seconds until a member of the schedule is removed because its hash is missing.
 MISSING_FOR: Final = 5.0
 
 
 class Shared:
-    """What belongs to the process, and not to a part of the schedule; see ``parts.py``."""
+    """What belongs to the process rather than to one part of the schedule; see ``parts.py``."""
 
     def __init__(self, scheduler: Any, client: Any) -> None:
         conf, clock = ensure_conf(scheduler.app), scheduler.clock
@@ -119,7 +119,7 @@ class Beat:
         self._conf = conf
         self._clock = clock
         self._logs_each = conf.log_dispatch == LOG_EACH
-        #: How many sent runs the log tells of, and the local time of its last line about them.
+        #: How many sent runs the log has told of, and when it last did, on the local clock.
         self._logged, self._logged_at = 0, -math.inf
         token = lock.token if lock is not None else new_token()
         self._turn = Turn(store, lock, token, self.counters, clock)
@@ -134,18 +134,18 @@ class Beat:
         self._own_tick = OwnTick(self, scheduler, self._own)
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
         self._skip = trouble.SkipList()
-        #: The problem in Redis, and the local time when this beat stored it.
+        #: The problem that Redis shows, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
-        #: The difference of the clocks that was logged and stored last.
+        #: The clock difference that was last reported, in seconds.
         self._reported_ahead = 0.0
         self._suspects = trouble.Suspects()
         self._failures = trouble.FailedTicks(scheduler, self.health)
         self._stop = HeldSignals()
-        #: The rows to decide about again, because a change differed from them.
+        #: Rows to decide about again: they changed before the change reached Redis.
         self._again: list[Row] = []
-        #: The runs whose messages may leave now.
+        #: Runs whose messages may leave now.
         self._ready: list[Run] = []
-        #: The keys of entries that were edited between the last look and the change that sends.
+        #: Keys of entries that were edited between the last look and the change that sends.
         self._edited: set[str] = set()
         self._missing: dict[str, float] = {}
         #: Whether Redis may list this beat.
@@ -162,42 +162,42 @@ class Beat:
         return self.counters.sent
 
     def totals(self) -> dict[str, int]:
-        """Return all counts since the start of this beat, by field. This method is thread-safe."""
+        """All counts since this beat started, by field. Thread-safe."""
         return self.counters.totals()
 
     # -- the lock ------------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """Acquire the lock if it is free. One round trip."""
+        """Acquire the lock if it's free. One round trip."""
         reply = self.guarded(lambda: self.look(Look(limit=0)))
-        if isinstance(reply, Reply):  # a new leader is told once of a loss, and of what was in hand
+        if isinstance(reply, Reply):  # only a new leader hears of losses and of runs in hand, once
             self._suspects.note(reply.hands)
             self._upkeep.note(reply)
 
     def use_lock(self, lock: Any, timeout: float) -> None:
-        """Use the lock that a program has set; see :meth:`Lead.use`."""
+        """Use a lock that a program has set; see :meth:`Lead.use`."""
         self.lead.use(lock, timeout)
 
     # -- the tick ------------------------------------------------------------------------------
 
     def tick(self, looks: bool = True) -> float:
-        """Send what is due; return the seconds to sleep until the next tick.
+        """Send what's due; return the seconds to sleep until the next tick.
 
-        If ``looks`` is false, send nothing, because the caller sends each entry by :meth:`run_one`.
+        With ``looks=False`` nothing is sent: the caller sends each entry with :meth:`run_one`.
 
-        If Redis or the broker fails, this method logs the error and returns a longer wait. Raises
-        :exc:`RedBeatError` for settings with which the beat cannot run, and ``LockNotOwnedError``
-        if the lock is lost and ``redbeat_on_lock_lost`` is ``exit``.
+        If Redis or the broker fails, the error is logged and the wait is longer. Raises
+        :exc:`RedBeatError` for settings the beat can't run with, and ``LockNotOwnedError`` if the
+        lock is lost and ``redbeat_on_lock_lost`` is ``exit``.
         """
         return self.guarded(partial(self._work, looks))
 
     def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
-        """Send one entry if it is due, for a program that has a loop or a mapping of its own.
+        """Send one entry if it's due, for a program with a loop or a mapping of its own.
 
-        ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
-        again, None for never. Two or three round trips, or none if the entry is not due.
+        ``options`` go to ``apply_async``. Returns the seconds until the entry is due again, None
+        for never. Two or three round trips, or none if the entry isn't due.
         """
-        if self.running:  # within a tick, which has decided about the entry
+        if self.running:  # within a tick, which has already decided about the entry
             seconds: float | None = self._scheduler.send_if_due(entry, **options)
             return seconds
         return self.guarded(partial(self._own_tick.run, entry, options))
@@ -211,7 +211,7 @@ class Beat:
                 self.rules.refresh(self._scheduler.Entry)
                 self._own.refresh()
                 result = work()
-                # A lock of the program sends requests of its own, which Redis has just answered.
+                # A program's lock sends its own requests, and Redis has just answered them.
                 answered_at = math.inf if self.lead.is_custom else self._turn.answered_at
                 self._failures.end(answered_at)
                 return result
@@ -260,14 +260,14 @@ class Beat:
                 return trouble.BROKER_WAIT.after(self._broker.failures)
 
     def look(self, look: Look | None) -> Reply | None:
-        """Carry out a turn, and return its reply; None while another beat leads."""
+        """Carry out a turn and return its reply, None while another beat leads."""
         if not self.lead.keep():
             return None
         self._is_there = True
         return self._taken_in(self._turn.look(look))
 
     def _looked(self) -> Reply | None:
-        """Return the reply to the look that was sent ahead, None without one, or as a standby."""
+        """The reply to the look that was sent ahead. None without one, or on a standby."""
         reply = self._turn.looked()
         return None if reply is None else self._taken_in(reply)
 
@@ -277,12 +277,12 @@ class Beat:
         return reply if reply.standing >= LEADS else None
 
     def hear_answers(self) -> None:
-        """Ask again for the answers to changes that were lost. No round trip if there are none."""
+        """Ask again for lost answers to changes. No round trip if there are none."""
         if self._turn.pending:
             self.look(None)
 
     def run_row(self, key: str, reply: Reply) -> float | None:
-        """Carry out what is decided about the one row of a reply; return its score after that.
+        """Carry out what is decided about a reply's only row; return its score after that.
 
         One round trip, or two if the run is held first; more if the entry is edited in between.
         """
@@ -290,7 +290,7 @@ class Beat:
         self._suspects.looked_at(key)
         while True:
             self._handle(rows, reply, finish=True)
-            if not rows and not self._turn.pending:  # the last look has what became of the run
+            if not rows and not self._turn.pending:  # the last look says what became of the run
                 break
             reply = self._turn.look(Look(only=key))
             self._handle_answers()
@@ -298,7 +298,7 @@ class Beat:
         return next((float(row.score) for row in reply.rows if row.score), None)
 
     def prepare(self, reply: Reply) -> bool:
-        """Do what comes before the rows; return whether to look again, after static entries."""
+        """Do what comes before the rows. True: static entries were written, so look again."""
         self._upkeep.check()
         self._suspects.note(reply.hands)
         self._upkeep.note(reply)
@@ -315,7 +315,7 @@ class Beat:
         return bool(rows or self._suspects.alone or self._turn.pending or self._sender.busy)
 
     def _handle(self, rows: Sequence[Row], reply: Reply, *, finish: bool) -> None:
-        """Decide and send; ``finish`` waits until the broker has confirmed all messages."""
+        """Decide and send. ``finish`` waits until the broker has confirmed every message."""
         self._decide_all(rows, reply)
         self._publish_ready()
         if finish:
@@ -326,7 +326,6 @@ class Beat:
         self._report_clock()
 
     def _report_clock(self) -> None:
-        """Log how far this host's clock is from Redis's, and let the next turn store it."""
         ahead = self._turn.host_ahead
         if abs(ahead - self._reported_ahead) <= NORMAL_OFFSET:
             return
@@ -339,29 +338,25 @@ class Beat:
         self._store_stat(HOST_AHEAD, f"{ahead:.3f}" if ahead else "")
 
     def _report_problem(self) -> None:
-        """Let the next turn store why this beat cannot send, if that has changed."""
         problem = self.health.tick_error or self._one_step.problem or self._broker.problem
         self.health.problem = problem
         now = self._clock()
-        # A lasting problem is stored again, because another beat may have removed it.
+        # A lasting problem is stored again: another beat may have removed it.
         if problem != self._reported or (problem and now - self._reported_at >= PROBLEM_INTERVAL):
             self._reported, self._reported_at = problem, now
             self._store_stat(PROBLEM, problem)
 
     def _store_stat(self, field: str, text: str) -> None:
-        """Let the next turn store a field of the stats, or remove it if the text is empty."""
         command = ["HSET", STATS, field, text] if text else ["HDEL", STATS, field]
         self._turn.add(Change("", index=[command]), None)
 
     def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:
-        """Log how many runs were sent since the last line, in place of a line for each."""
         now, sent = self._clock(), self.counters.sent - self._logged
         if sent and not self._logs_each and now - self._logged_at >= interval:
             logger.info("Scheduler: Sent %s", plural(sent, "run"))
             self._logged, self._logged_at = self.counters.sent, now
 
     def _tick_failed(self, error: Exception) -> float:
-        """Log and store an error that no other code handles; return the seconds to wait."""
         wait = self._failures.tick_failed(error)
         with suppress(Exception):  # a later tick stores it
             self._report_problem()
@@ -369,7 +364,7 @@ class Beat:
         return wait
 
     def _maintain(self, reply: Reply, is_idle: bool) -> bool:
-        """Do upkeep; return whether an idle beat is to look again at once."""
+        """Do upkeep; return whether an idle beat should look again at once."""
         self._log_sent()
         if is_idle:
             self.sync.prune()
@@ -378,10 +373,10 @@ class Beat:
         return self._upkeep.run(reply, busy=not is_idle)
 
     def _paced(self, reply: Reply) -> Sequence[Row]:
-        """Return the rows of a look in the order to decide; late ones come last, and count."""
+        """Rows in the order to decide about them: late ones come last, and count for the pace."""
         if self._suspects.alone and not any(is_due(row, reply.now) for row in reply.rows):
             return ()  # another beat has sent it, or set it aside
-        # While more is due than a look gives out, what has just become due goes first.
+        # If more is due than a look gives out, what has just become due goes first.
         newest_first = reply.next is not None and reply.next <= reply.now
         late = {row.key for row in reply.rows if is_late(row, reply.now)}
         if self._conf.max_rate is not None:
@@ -393,7 +388,7 @@ class Beat:
         return [row for *_, row in sorted(rows)]
 
     def flush(self) -> None:
-        """Record what was published, and give back what was held and not tried."""
+        """Record what was published, and give back what was held and never tried."""
         while True:
             self._ready, untried = [], self._ready
             for run in untried:
@@ -406,7 +401,6 @@ class Beat:
         self._again.clear()
 
     def _record_before_exit(self) -> None:
-        """Call :meth:`flush`, because a signal ends this process at once."""
         if STOP.over:
             return
         try:
@@ -415,17 +409,17 @@ class Beat:
             logger.error("beat: Could not record the last runs: %s", errors.described(error))
 
     def unfinished(self) -> set[str]:
-        """Return the names of the entries whose runs are on their way, without a record."""
+        """Names of the entries whose runs are on their way, but not recorded yet."""
         runs = [*self._turn.owners, *self._sender.runs, *self._ready]
         return {run.rule.name for run in runs if run is not None and run.stage != REST}
 
     def settle(self) -> None:
-        """Wait until the broker has confirmed what this beat published, if it has not yet."""
+        """Wait until the broker has confirmed everything this beat published."""
         if self._sender.busy:
             self.guarded(lambda: self._settle(self._sender.finish()))
 
     def leave(self) -> None:
-        """Call :meth:`flush`, and say that this beat has nothing in hand and is not there."""
+        """Call :meth:`flush`, and tell Redis that this beat is gone with nothing in hand."""
         self.flush()
         if not self._is_there:
             return
@@ -443,7 +437,7 @@ class Beat:
         self.sync.statics.unwritten = True
 
     def close(self) -> None:
-        """Call :meth:`leave`, and close the connections of the beat."""
+        """Call :meth:`leave`, and close the beat's connections."""
         try:
             self.leave()
         finally:
@@ -452,15 +446,15 @@ class Beat:
             self._one_step.close()
 
     def sync_now(self) -> None:
-        """Write the static entries, which the program has set up again."""
+        """Write the static entries, after the program has set them up again."""
         self.sync.write(from_timestamp(self._turn.time()))
 
     def release_lock(self) -> None:
-        """Release the lock if this beat holds it, or may hold it. One round trip."""
+        """Release the lock if this beat holds it or may hold it. One round trip."""
         self.lead.release(answered=self.available)
 
     def time(self) -> float:
-        """Return the time of Redis in UNIX seconds. No round trip."""
+        """Redis's time in UNIX seconds. No round trip."""
         return self._turn.time()
 
     @property
@@ -480,20 +474,20 @@ class Beat:
         return Look(limit, late, skip=self._skip.digests(now), shares=self._turn.is_shared)
 
     def stand_by(self) -> float:
-        """Return the seconds to wait while another beat leads.
+        """Seconds to wait while another beat leads.
 
         Raises ``LockNotOwnedError`` if this beat lost the lock and ``redbeat_on_lock_lost`` is
         ``exit``.
         """
         self.sync.statics.unwritten = True
-        self.flush()  # what a beat that has just lost the lock published, or still holds
+        self.flush()  # what a beat that has just lost the lock has published, or still holds
         ending = self.lead.ending()
         if ending is not None:
             raise ending
         return min(STANDBY_POLL, self._longest_wait())
 
     def wait_for(self, score: float | None) -> float | None:
-        """Return the seconds until an entry with this score is looked at, None for never."""
+        """Seconds until an entry with this score is looked at, None for never."""
         if self._broker.failures:
             return trouble.BROKER_WAIT.after(self._broker.failures)
         return None if score is None or score < 0 else max(score - self._turn.time(), 0.0)
@@ -514,13 +508,13 @@ class Beat:
     # -- deciding ------------------------------------------------------------------------------
 
     def _decide_all(self, rows: Sequence[Row], reply: Reply) -> None:
-        """Decide about rows; what a broker that fails leaves over stays due."""
+        """Decide about rows. Whatever a failing broker leaves over stays due."""
         if reply.version != self._outcome.version:
             self.rules.use_calendars(self._store.calendars())
             self._outcome.version = reply.version
         started = self._clock()
         producer = None
-        # What a turn in flight holds is published in this round, too.
+        # What a turn in flight holds is published in this round as well.
         if len(rows) + len(self._ready) + len(self._turn.owners) >= message.FEWEST_RUNS:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
@@ -535,9 +529,9 @@ class Beat:
                 break
 
     def _look_ahead(self, rest: Sequence[Row], reply: Reply) -> Look | None:
-        """Return the look at what comes after the ``rest`` of the rows, None if nothing is to come.
+        """The look at what follows the ``rest`` of the rows, None if nothing does.
 
-        Redis looks while this beat decides about the rest.
+        Redis works on it while this beat decides about the rest.
         """
         has_more = reply.next is not None and reply.next <= reply.now
         if self._turn.has_looked or not has_more:
@@ -551,7 +545,6 @@ class Beat:
         return look._replace(limit=limit, in_hand=[row.key for row in rest])
 
     def _decide(self, row: Row, now: float) -> None:
-        """Load an entry, decide, and add the change to the next turn."""
         if row.key in self._suspects.guilty:
             self._turn.add(self._outcome.suspect(row, now), None)
             return
@@ -570,7 +563,7 @@ class Beat:
         except Exception as error:
             if isinstance(error, InvalidEntryError) or not run.rule.asks:
                 self._cannot_load(row, error, now)
-            else:  # an error of users' code may be temporary
+            else:  # user code failed, perhaps only for a while
                 self._turn.add(self._failure(run, error, now), None)
             return
         try:
@@ -593,10 +586,7 @@ class Beat:
             self._turn.add(self._outcome.quarantine(row, reason, now), None)
 
     def _await_hash(self, row: Row, now: float) -> None:
-        """Remove a member of the schedule whose hash is missing for some seconds.
-
-        A static entry is written again.
-        """
+        """Remove a member of the schedule whose hash stays missing, or rewrite a static entry."""
         first = self._missing.setdefault(row.key, now)
         if now - first < MISSING_FOR:
             later = Change(row.key, expect=digest_of(row), score=first + MISSING_FOR)
@@ -613,7 +603,7 @@ class Beat:
     # -- sending -------------------------------------------------------------------------------
 
     def _carry_out(self, run: Run) -> None:
-        """Add the first change of a run: by the order of its delivery, or that nothing leaves."""
+        """Add a run's first change, which depends on its delivery and on what is to leave."""
         if self._own.entries_decide and (asked := verdicts.asked(run.verdict)):
             run.verdict, run.asks = asked, True
         rule, send = run.rule, run.verdict.send
@@ -644,7 +634,7 @@ class Beat:
         self._push(run, producer, own=own)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
-        """Add the change that carries the message of a run, rendered or as Celery makes it."""
+        """Add the change that carries the message itself, rendered or as Celery makes it."""
         if not own:
             if self._logs_each:
                 self._log_sending(run)
@@ -666,7 +656,7 @@ class Beat:
             self._learn(run, run.push)
 
     def _learn(self, run: Run, commands: list[list[Any]]) -> None:
-        """Let the next messages be rendered as the one that Celery has made, or compare them."""
+        """Render the next messages like this one of Celery's, or compare the two."""
         if self._messages.learn(run.rule, run.headers, run.task_id, commands):
             self.counters.mismatched()
 
@@ -678,7 +668,6 @@ class Beat:
         logger.info("Scheduler: Sending %s task %s (%s), id %s", *words)
 
     def _call_of(self, run: Run, producer: Any) -> Callable[[], Any]:
-        """Return the call that publishes a run."""
         rule = run.rule
         producer.host_ahead = self._turn.host_ahead
         if self._own.makes_entries:
@@ -689,14 +678,14 @@ class Beat:
         return partial(message.publish, self._scheduler, rule, options, producer)
 
     def _publish_ready(self) -> None:
-        """Publish the runs that are held or recorded, and record those that were published.
+        """Publish what is held or recorded, and record what was published.
 
-        It comes before the next turn, so that a killed beat loses at most the runs of one turn.
+        It comes before the next turn, so that a killed beat loses at most one turn's runs.
         """
         self._turn.finish()
         self._handle_answers()
         stalled = False
-        # What is not tried is given back.
+        # Whatever isn't tried is given back.
         while self._ready and not self._stop.pending and not self._broker.failed:
             run = self._ready.pop(0)
             if run.hold_ends and self._clock() >= run.hold_ends:
@@ -706,17 +695,16 @@ class Beat:
             try:
                 self._publish(run)
             except Exception as error:
-                run.left = run.left and run.stage == HOLD  # by an attempt before
+                run.left = run.left and run.stage == HOLD  # an earlier attempt may have left
                 self._failed(run, error)
                 break
-            if run.error is not None:  # perhaps the broker is away
+            if run.error is not None:  # perhaps the broker is down
                 self._settle(self._sender.finish())
         if stalled:
             logger.warning("beat: This beat stalled past the time of its holds; they go back")
         self._settle(self._sender.settle())
 
     def _publish(self, run: Run) -> None:
-        """Publish a run that is held or recorded."""
         rule, producer, once = run.rule, self._scheduler.producer, run.stage == FIRST
         _, own = self._own.part_in(rule)
         may_render = not (own or once) and self._sender.collects(run, producer)
@@ -742,7 +730,7 @@ class Beat:
                 self._sent(run)
 
     def _sent(self, run: Run) -> None:
-        """Record a held run that is out, and announce one that was recorded first."""
+        """Record a held run that is out; announce one that was recorded before."""
         if self._broker.failures:
             self._broker.answered()
         if run.stage == HOLD:
@@ -751,18 +739,17 @@ class Beat:
             self._outcome.announce(run)
 
     def _give_back(self, run: Run) -> Row:
-        """Give back a run that is held, or recorded and not tried; return its row after that."""
+        """Give back a run that is held, or recorded and never tried; return its row after that."""
         change = self._outcome.put_back(run, float(run.row.score or run.now))
         self._turn.add(change, run)
         return run.row._replace(state=change.set[STATE])
 
     def _lose(self, run: Run, error: Exception) -> None:
-        """Log and note a run that was recorded first and failed."""
         self._outcome.lost(run, f"a retry might send it twice: {errors.described(error)}", error)
         self._turn.add(self._outcome.failed_for_good(run, error), run)
 
     def _failed(self, run: Run, error: Exception) -> None:
-        """Note a run that could not be sent: the broker is away, or it is this entry alone."""
+        """Note a run that could not be sent: the broker is down, or only this entry fails."""
         now = self._turn.time()
         run.error = None
         cause = error.__cause__ if isinstance(error, SharedError) else error
@@ -791,7 +778,6 @@ class Beat:
             self._turn.add(self._failure(run, error, now), run)
 
     def _failure(self, run: Run, error: Exception, now: float) -> Change:
-        """Log that a run could not be sent or decided, and return the change that notes it."""
         attempts = run.state.failing.attempts if run.state.failing else 0
         wait = trouble.ENTRY_WAIT.after(attempts + 1)
         if attempts & (attempts + 1) == 0:
@@ -833,7 +819,7 @@ class Beat:
             self._failed(run, run.error or RuntimeError(why))
 
     def _decide_again(self, run: Run, row: Row | None) -> None:
-        """Decide about an entry that was changed; the second time in a row through the hold."""
+        """Decide again about a changed entry; if it's the second time in a row, hold the run."""
         if row is not None:
             self._again.append(row)
         if run.stage == INSIDE:
@@ -851,15 +837,15 @@ class Beat:
         self._turn.add(self._outcome.record_over(run, now), run)
 
     def _entry_of(self, run: Run) -> Any:
-        """Return the entry object of a run, for receivers of signals."""
+        """The entry object of a run, for receivers of signals."""
         return self._own.call(run, None).entry
 
 
 def is_due(row: Row, now: float) -> bool:
-    """Return whether an entry is scheduled, and its time has come."""
+    """Whether an entry is scheduled and its time has come."""
     return row.score != "" and 0 <= float(row.score) <= now
 
 
 def is_late(row: Row, now: float) -> bool:
-    """Return whether a look calls a row late: by more than a second."""
+    """Whether a look counts a row as late: by more than a second."""
     return row.score != "" and 0 <= float(row.score) < now - 1

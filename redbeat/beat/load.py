@@ -1,4 +1,4 @@
-"""Makes a run from the texts of an entry: decodes what the entry says once, and shares it."""
+"""Makes a run from an entry's stored text, and decodes equal text only once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.rows import Row
 
-#: Maximum number of rules of which other rules are copies with other names, and the maximum
-#: number of characters of their definitions.
+#: How many rules to keep that others may copy under another name, and how many characters the
+#: definition of one may have.
 MOST_TWINS: Final = 1000
 LONGEST_TWIN: Final = 4096
 
-#: Maximum number of rules that a beat keeps; each needs about 3 KiB.
+#: How many rules a beat keeps; each takes about 3 KiB.
 MOST_RULES: Final = 10_000
 
 
 class Rules:
-    """The rules of a beat by the keys of their entries.
+    """A beat's rules, by the keys of their entries.
 
     Arguments:
         app: the Celery app.
@@ -56,19 +56,19 @@ class Rules:
         self._decoder = decoder.names.RedBeatJSONDecoder
         self._rule = lru_cache(MOST_RULES)(self._make)
         self._exclusion = lru_cache(MOST_RULES)(self._make_exclusion)
-        #: The calendars, name -> JSON.
+        #: Calendars, name -> JSON.
         self._calendars: Mapping[str, str] = {}
-        #: Rules by all of their texts but the name, which alone distinguishes many entries.
+        #: Rules by all of their text but the name, which is often the only difference.
         self._twins: dict[tuple[str, str], Rule] = {}
-        #: The schedules of entries without a policy, by what their definitions say of them.
+        #: Schedules of entries without a policy, by their text in the definition.
         self._schedules: dict[str, BaseSchedule] = {}
-        #: The names of ``beat_schedule``; ``restore`` gives their entries the objects that Redis
-        #: cannot store.
+        #: The names in ``beat_schedule``. ``restore`` gives their entries the objects that Redis
+        #: can't store.
         self.statics: Container[str] = ()
         self.restore: Callable[[Any], None] = lambda _entry: None
 
     def rule_of(self, row: Row) -> Rule:
-        """Return what an entry says; raises :exc:`DecodeError`, or an error of a user's class."""
+        """What an entry says. Raises :exc:`DecodeError`, or an error of a user's class."""
         if row.definition is None:
             is_other = "WRONGTYPE" in row.problem
             problem = "the key is not a hash" if is_other else row.problem or "is missing"
@@ -76,16 +76,16 @@ class Rules:
         return self._rule(row.key, row.definition, row.policy or "")
 
     def run_of(self, row: Row, now: float) -> Run:
-        """Return the run of an entry that was looked at; raises what :meth:`rule_of` raises.
+        """The run of an entry that was looked at at ``now``, Redis's time in UNIX seconds.
 
-        ``now`` is the time of Redis at the look, in UNIX seconds.
+        Raises what :meth:`rule_of` raises.
         """
         return Run(row, self.rule_of(row), state_of(row), History.read(row.meta or ""), now)
 
     def inbox_of(self, run: Run) -> list[Said]:
-        """Return what others say about an entry; what is the end of no run of it is an error.
+        """What others say about an entry. The end of a run that it never had becomes an error.
 
-        A worker trusts the headers of a message, which everybody may send who reaches the broker.
+        A worker trusts the headers of a message, and anyone who can reach the broker can send one.
         """
         said = read_inbox(run.row.inbox)
         return [
@@ -96,7 +96,6 @@ class Rules:
         ]
 
     def _is_of(self, run: Run, task_id: str, iso: str) -> bool:
-        """Return whether a task id is that of a run of an entry with a nominal time."""
         state, prefix, name = run.state, self._conf.key_prefix, run.rule.name
         known = {one.id for one in (state.running, state.hold) if one is not None}
         if task_id in {*known, *state.ids, decide.task_id_of(prefix, name, iso, state.identity)}:
@@ -106,19 +105,19 @@ class Rules:
         )
 
     def refresh(self, entry_class: type[Any]) -> None:
-        """Forget all rules if a program replaced the decoder or the class of entries."""
+        """Forget all rules if a program has replaced the decoder or the entry class."""
         makers = decoder.names.RedBeatJSONDecoder, entry_class
         if makers != (self._decoder, self._entry_class):
             self.forget()
             self._decoder, self._entry_class = makers
 
     def use_calendars(self, texts: Mapping[str, str]) -> None:
-        """Use these calendars from now on; ``texts`` maps their names to JSON."""
+        """Use these calendars from now on: name -> JSON."""
         self._calendars = texts
         self._exclusion.cache_clear()
 
     def plan_of(self, rule: Rule) -> Plan:
-        """Return the plan of a rule that names calendars; raises :exc:`DecodeError`."""
+        """The plan of a rule that names calendars. Raises :exc:`DecodeError`."""
         names, plan = rule.policy.exclude, rule.plan
         exclusion = self._exclusion(names, plan.zone or UTC, rule.policy.on_excluded)
         return Plan(plan.schedule, plan.zone, plan.policy, plan.identity, exclusion)
@@ -132,7 +131,7 @@ class Rules:
         return Exclusion([found[name] for name in names], zone, moves)
 
     def forget(self) -> None:
-        """Forget all rules, because ``beat_schedule`` may have other objects."""
+        """Forget all rules: ``beat_schedule`` may have other objects now."""
         self._rule.cache_clear()
         self._twins.clear()
         self._schedules.clear()
@@ -149,7 +148,7 @@ class Rules:
                 plan = replace(twin.plan, identity=name)
                 return replace(twin, key=key, name=name, plan=plan, definition=definition)
         rule = self._decoded(key, definition, policy)
-        # A second name would count, and a backslash may hide it.
+        # A second "name" in the JSON would count, and a backslash may hide one.
         if rest and '"name"' not in rest and "\\" not in rest:
             if len(self._twins) >= MOST_TWINS:
                 self._twins.clear()
@@ -157,7 +156,7 @@ class Rules:
         return rule
 
     def _decoded(self, key: str, definition: str, policy_text: str) -> Rule:
-        is_whole = not policy_text and '"lazy"' not in definition  # a placeholder of a function
+        is_whole = not policy_text and '"lazy"' not in definition  # a function's placeholder
         if self._entry_class is RedBeatSchedulerEntry and is_whole:
             fields = decode_definition(definition, self._schedule_of)
             if FIELDS.keys() >= fields.keys() and fields["name"] not in self.statics:
@@ -165,7 +164,7 @@ class Rules:
         entry = self._entry_class.from_definition(self._app, definition, policy_text)
         self._check_name(entry.name, entry.key, key)
         entry.check_allowed()
-        warn_if_too_short(entry.name, entry.schedule)  # a raw writer's: it is not stored so
+        warn_if_too_short(entry.name, entry.schedule)  # only other writers store such a thing
         self.restore(entry)
         policy, plan, name = entry.policy, entry.plan_without_calendars(), str(entry.name)
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
@@ -173,7 +172,7 @@ class Rules:
         return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)
 
     def _schedule_of(self, written: Any) -> BaseSchedule:
-        """Return the schedule in a definition; entries share it unless it decides by itself."""
+        """The schedule in a definition, shared by entries unless it decides by itself."""
         if not isinstance(written, dict):
             return decoder.decode_schedule(written)
         text = repr(written)
@@ -187,7 +186,7 @@ class Rules:
         return schedule
 
     def _plain(self, key: str, definition: str, fields: dict[str, Any]) -> Rule:
-        """Return the rule of an entry without a policy, which needs no entry object."""
+        """The rule of an entry without a policy: it needs no entry object."""
         name, task, schedule = str(fields["name"]), fields["task"], fields["schedule"]
         options = fields.get("options") or {}
         self._check_name(name, RedBeatSchedulerEntry.generate_key(self._app, name), key)

@@ -1,6 +1,6 @@
-"""The beat lock: the beat that holds the lock leads, and all other beats stand by.
+"""The beat lock: the beat that holds it leads, all others stand by.
 
-A program may have a lock of its own, or none.
+A program may bring its own lock, or none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("celery.beat")
 
-#: One check of the lock adds at most ``LONGEST_LOOK`` seconds to the silence of the leader.
+#: What one check of the lock can add to the leader's silence, in seconds.
 LONGEST_LOOK = 2.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -36,21 +36,21 @@ ACQUIRE_INTERVAL = 1.0
 
 
 def new_token() -> str:
-    """Return a new lock token with the host, the process id and the current time."""
+    """A new lock token: host, process id, current time and something random."""
     since = int(time.time())
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 
 
 class BeatLock:
-    """The lock of one beat; each request of the leader renews the lock.
+    """The lock of one beat. Every request of the leader renews it.
 
-    A renewal resets the lock's time to live (TTL) to the full timeout. If a standby sees no renewal
-    for :data:`SILENCE` seconds, the standby assumes that the leader is dead and takes over.
-    Time during which the standby cannot check the lock does not count as time without a renewal.
+    A renewal resets the lock's time to live (TTL) to the full timeout. A standby that sees no
+    renewal for :data:`SILENCE` seconds takes the leader for dead and takes over. Time in which the
+    standby can't check the lock doesn't count.
 
-    All locks of a schedule with shards have the same token. The holder of such a lock also counts
-    as dead if it has sent no request to the first shard for :data:`SILENCE` seconds. So a standby
-    can take over a shard without watching its lock first.
+    All locks of a schedule with shards carry the same token. Their holder also counts as dead if it
+    has sent no request to the first shard for :data:`SILENCE` seconds, so a standby can take over a
+    shard without watching its lock first.
 
     Arguments:
         store: the schedule in Redis.
@@ -80,21 +80,21 @@ class BeatLock:
         self._holder = ""
         self._holder_ttl = 0.0
         self._looked_at = self._silent_seconds = 0.0
-        #: The dead leader that the log names, until this beat has taken over, or it is back.
+        #: The dead leader that was logged, until this beat has taken over or the leader is back.
         self._named_dead = ""
 
     @property
     def holder(self) -> str:
-        """The token of the beat that held the lock at the last check, "" if unknown."""
+        """Token of the beat that held the lock at the last check, "" if unknown."""
         return self.token if self.leading else self._holder
 
     # -- methods of redis-py's lock ---------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
-        """Acquire the lock; return False if another beat holds the lock.
+        """Acquire the lock; return False if another beat holds it.
 
-        If ``blocking`` is true, waits until the lock is free, but at most ``blocking_timeout``
-        seconds. Each attempt takes one round trip.
+        ``blocking`` waits until the lock is free, at most ``blocking_timeout`` seconds. Each
+        attempt takes one round trip.
         """
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
@@ -106,15 +106,15 @@ class BeatLock:
         return True
 
     def locked(self) -> bool:
-        """Return whether any beat holds the lock. One round trip."""
+        """Whether any beat holds the lock. One round trip."""
         return bool(self._store.lock_holder(self.key))
 
     def reacquire(self) -> bool:
-        """Renew the lock for its timeout; return False if the lock is lost. One round trip."""
+        """Renew the lock for its timeout; return False if it's lost. One round trip."""
         return self.extend()
 
     def owned(self) -> bool:
-        """Return whether this beat holds the lock. One round trip."""
+        """Whether this beat holds the lock. One round trip."""
         return self._store.lock_holder(self.key) == self.token
 
     def extend(
@@ -122,18 +122,15 @@ class BeatLock:
         additional_time: float | None = None,
         replace_ttl: bool = False,  # noqa: ARG002 - an argument of redis-py's locks
     ) -> bool:
-        """Renew the lock, so that it expires after its timeout or ``additional_time`` seconds.
+        """Let the lock expire after ``additional_time`` seconds, by default its timeout.
 
-        Returns False if this beat does not hold the lock. One round trip.
+        Returns False if this beat doesn't hold the lock. One round trip.
         """
         ttl = self.timeout if additional_time is None else additional_time
         return self._store.extend_lock(self.key, self.token, ttl)
 
     def release(self) -> bool:
-        """Release the lock; return False if this beat did not hold the lock.
-
-        One round trip.
-        """
+        """Release the lock; return False if this beat didn't hold it. One round trip."""
         logger.info("beat: Releasing lock")
         self.leading = None
         return self._store.release_lock(self.key, self.token)
@@ -141,11 +138,11 @@ class BeatLock:
     # -- methods that the tick calls --------------------------------------------------------------
 
     def words(self) -> tuple[str, int, str]:
-        """Return what a request says of the lock (``Request.lock``)."""
+        """What a request says of the lock (``Request.lock``)."""
         return self.key, int(self.timeout * 1000), self._dead_holder()
 
     def observe(self, reply: Reply) -> None:
-        """Store which beat holds the lock according to ``reply``; log a change, except a loss."""
+        """Learn from ``reply`` who holds the lock, and log a change other than a loss."""
         if self.leading is None:
             logger.info("beat: Acquiring lock...")
         if reply.holder == self.token:
@@ -165,8 +162,7 @@ class BeatLock:
         if reply.holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds, self._named_dead = 0.0, ""
         else:
-            # Limit the added time, because an outage that delayed this check may also have
-            # prevented renewals by the leader.
+            # An outage that delayed this check may have kept the leader from renewing, too.
             self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = reply.holder, reply.holder_ttl, now
 
@@ -193,10 +189,10 @@ class BeatLock:
 
 
 class CustomLock:
-    """Wraps a lock object that a program assigned to ``scheduler.lock``.
+    """A lock object that a program assigned to ``scheduler.lock``.
 
-    Each tick calls the lock's ``extend``. A ``LockError`` means that the lock is lost. After a
-    ``LockError``, each tick calls ``acquire(blocking=False)`` until the call returns true.
+    Each tick calls its ``extend``. A ``LockError`` means the lock is lost; from then on each tick
+    calls ``acquire(blocking=False)`` until that returns true.
 
     Arguments:
         lock: the program's lock object.
@@ -210,7 +206,7 @@ class CustomLock:
         self.leading: bool | None = None
 
     def keep(self) -> bool:
-        """Extend or acquire the lock; return whether this beat holds the lock.
+        """Extend or acquire the lock; return whether this beat holds it.
 
         The number of round trips depends on the lock object.
         """
@@ -225,16 +221,16 @@ class CustomLock:
         return held
 
     def _extend(self) -> None:
-        # Pass an int, as RedBeat 2 does. The minimum is 1, because 0 would delete the lock.
+        # An int, as in RedBeat 2, and at least 1: 0 would delete the lock.
         seconds = max(int(self.timeout), 1)
         if getattr(type(self.lock), "extend", None) is Lock.extend:
-            # Without replace_ttl, redis-py would add the seconds to the remaining time to live.
+            # Without replace_ttl, redis-py would add the seconds to what is left of the TTL.
             self.lock.extend(seconds, replace_ttl=True)
         else:
             self.lock.extend(seconds)
 
     def release(self) -> None:
-        """Release the lock; the lock object may raise an error if the lock is already lost."""
+        """Release the lock. The lock object may raise an error if it's already lost."""
         logger.info("beat: Releasing lock")
         self.leading = None
         self.lock.release()
@@ -248,7 +244,7 @@ class Lead:
         turn: renews the beat lock; :meth:`use` gives it another.
         lock: the beat lock, None if several beats share the work.
         health: learns whether this beat leads.
-        exits: whether the beat ends after it lost the lock.
+        exits: whether the beat ends once it has lost the lock.
     """
 
     def __init__(
@@ -256,31 +252,30 @@ class Lead:
     ) -> None:
         self._scheduler, self._turn, self._health, self._exits = scheduler, turn, health, exits
         self._lock: BeatLock | CustomLock | None = lock
-        #: Whether this beat led at its last turn.
         self._was_leading = False
-        #: Which lock this beat lost, and to whom; "" if it did not lose the lock.
+        #: Which lock this beat lost and to whom, "" if it didn't.
         self._lost = ""
 
     @property
     def timeout(self) -> float:
-        """The seconds after which the lock expires, infinity without a lock."""
+        """Seconds after which the lock expires, infinity without a lock."""
         return float("inf") if self._lock is None else self._lock.timeout
 
     @property
     def is_custom(self) -> bool:
-        """Whether the lock is one of the program, which sends requests of its own."""
+        """Whether the program brought the lock, which then sends requests of its own."""
         return isinstance(self._lock, CustomLock)
 
     def use(self, lock: Any, timeout: float) -> None:
-        """Use the lock of the scheduler, which a program may replace at any time.
+        """Use the scheduler's lock, which a program may replace at any time.
 
-        ``timeout`` is in seconds. One round trip to release a beat lock that was replaced.
+        ``timeout`` is in seconds. One round trip if a beat lock has to be released.
         """
         before = self._lock
         if lock is before or (isinstance(before, CustomLock) and lock is before.lock):
             return
         if isinstance(before, BeatLock) and before.leading:
-            with suppress(RedisError, OSError):  # then it expires by itself
+            with suppress(RedisError, OSError):  # then it expires on its own
                 before.release()
         built_in = lock is None or isinstance(lock, BeatLock)
         self._lock = lock if built_in else CustomLock(lock, timeout)
@@ -288,9 +283,9 @@ class Lead:
         self._turn.is_shared = lock is None
 
     def keep(self) -> bool:
-        """Extend or acquire a lock of the program; return False if this beat does not hold it.
+        """Extend or acquire a program's lock; return False if this beat doesn't hold it.
 
-        Turns renew the beat lock.
+        The beat lock is renewed by turns instead.
         """
         held = not isinstance(self._lock, CustomLock) or self._lock.keep()
         if not held:
@@ -298,9 +293,9 @@ class Lead:
         return held
 
     def observe(self, holder: str) -> None:
-        """Tell others when this beat has begun or ceased to lead.
+        """Announce that this beat has begun or ceased to lead.
 
-        ``holder`` has the lock now, "" if this beat gave it away.
+        ``holder`` now has the lock, "" if this beat gave it away.
         """
         lock = self._lock
         leads = lock is not None and bool(lock.leading)
@@ -318,16 +313,16 @@ class Lead:
                 logger.warning("beat: Lost the lock %s, standing by", self._lost)
 
     def ending(self) -> LockNotOwnedError | None:
-        """Return the error with which a beat ends that lost its lock, None if it stands by."""
+        """The error with which a beat ends that lost its lock, None if it stands by instead."""
         if not self._lost or not self._exits:
             return None
         ends = "this beat ends, because redbeat_on_lock_lost is 'exit'"
         return LockNotOwnedError(f"lost the lock {self._lost}; {ends}")
 
     def release(self, *, answered: bool) -> None:
-        """Release the lock if this beat holds it, or may hold it. One round trip.
+        """Release the lock if this beat holds it or may hold it. One round trip.
 
-        It may hold the lock if Redis has not ``answered`` the last request.
+        It may hold the lock if Redis hasn't ``answered`` the last request.
         """
         lock = self._lock
         if lock is None or lock.leading is False:

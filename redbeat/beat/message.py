@@ -1,8 +1,8 @@
-"""Makes the messages of runs, as Celery does, or renders them without its work for each message.
+"""Makes the messages of runs: as Celery does, or rendered without Celery's work for each one.
 
-Celery makes the first message of a task and its options; the next ones differ from it in a few
-fields, which :meth:`Messages.render` fills in. If something else has a say in a message, see
-``surroundings.py``, Celery makes it. Some messages are made both ways and compared.
+Celery makes the first message of a task and its options. The next ones differ in a few fields,
+which :meth:`Messages.render` fills in. If something else has a say in a message (see
+``surroundings.py``), Celery makes it. Some are made both ways and compared.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ from .surroundings import Seen, Surroundings, name_of
 
 logger = get_logger("celery.beat")
 
-#: The message header with the entry's key.
-#: Only messages of entries whose runs must not overlap have the header ``redbeat_overlap``.
+#: The message header with the entry's key, only for entries whose runs must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
 
-#: Kombu retries a failed publish once, without a pause.
-#: One retry is enough if the broker had closed an idle connection.
-#: If the retry fails too, a later tick sends the run.
+#: Kombu retries a failed publish once, at once: enough if the broker had closed an idle connection.
+#: If that fails too, a later tick sends the run.
 ONE_RETRY: Final[dict[str, float]] = {
     "max_retries": 1,
     "interval_start": 0,
@@ -56,36 +54,36 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: The timeout options that an entry may set, and their maximum in seconds.
-#: The default timeout of a publish attempt is not longer than ``LONGEST_TIMEOUT``.
+#: The timeout options that an entry may set, and their maximum in seconds, which the default
+#: timeout of an attempt doesn't exceed.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
 #: A broker's command with its arguments.
 Command = list[Any]
 
-#: The task of a rule, and which objects its arguments and options are.
+#: A rule's task, and the ids of its arguments and options.
 Identity = tuple[str, int, int, int]
 
-#: The setting that limits how deeply Celery shows the arguments of a task.
+#: Celery's setting for how deeply it shows the arguments of a task.
 REPR_LEVELS: Final = "task_repr_maxlevels"
 
-#: In a turn with fewer runs, Celery makes all messages: there is nothing to gain.
+#: With fewer runs in a turn, rendering gains nothing, so Celery makes all messages.
 FEWEST_RUNS: Final = 10
 
-#: The first messages with a template are compared with Celery's, then one in ``ONE_IN``, and the
-#: first one after a number of seconds without a comparison.
+#: A template's first messages are compared with Celery's, then one in ``ONE_IN``, and the first
+#: one after ``PROVED_FOR`` seconds without a comparison.
 PROOFS: Final = 2
 ONE_IN: Final = 100
 PROVED_FOR: Final = 60.0
 
-#: The maximum number of templates, and of rules whose arguments are kept encoded.
+#: How many templates to keep, and how many rules' encoded arguments.
 MOST_KEPT: Final = 10_000
 
-#: Values with more levels are left to Celery.
+#: How many levels a value may have; deeper ones are left to Celery.
 DEEPEST: Final = 100
 
-#: A longer body is encoded for each message.
+#: How long a body may be, in characters, to be kept encoded.
 LONGEST_KEPT: Final = 1 << 14
 
 
@@ -93,10 +91,9 @@ LONGEST_KEPT: Final = 1 << 14
 
 
 def headers_of(rule: Rule, send: Send, iso: str) -> dict[str, Any]:
-    """Return the headers of the message of a run, without those in the options of its entry.
+    """The headers of a run's message, without those in the options of its entry.
 
-    ``iso`` is the nominal time of the run in ISO 8601. The headers are described in
-    ``docs/messages.rst``.
+    ``iso`` is the run's nominal time in ISO 8601. ``docs/messages.rst`` describes the headers.
     """
     headers: dict[str, Any] = {"scheduled_at": iso, "periodic_task_name": rule.name}
     if send.kind == "backfilled":
@@ -113,7 +110,7 @@ def headers_of(rule: Rule, send: Send, iso: str) -> dict[str, Any]:
 def options_of(
     given: Mapping[str, Any], headers: dict[str, Any], task_id: str | None, at_most_once: bool
 ) -> dict[str, Any]:
-    """Return the arguments of ``apply_async`` for a run; the ``given`` ones of its entry win."""
+    """Arguments of ``apply_async`` for a run; those ``given`` by its entry win."""
     chosen = sendable_options(given) if given else {}
     options = retry_options(chosen, at_most_once)
     own = dict(chosen.get("headers") or {})  # RedBeat 2 also takes pairs
@@ -124,7 +121,7 @@ def options_of(
 
 
 def id_of(rule: Rule, send: Send, iso: str, prefix: str, identity: str) -> str:
-    """Return the task id of a run, which is the same each time the run is sent."""
+    """The task id of a run, the same each time it is sent."""
     if send.held is not None:
         return send.held.id
     if send.kind == "triggered":
@@ -135,10 +132,9 @@ def id_of(rule: Rule, send: Send, iso: str, prefix: str, identity: str) -> str:
 def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) -> Any:
     """Publish the message of an entry or a rule, and return what Celery returns.
 
-    If an argument of the task is a function, the message has what the function returns. Raises
-    Celery's ``SchedulingError``, whose cause is the error of the broker or of user code,
-    :exc:`LazyArgumentError` if a function among the arguments raises an error, and
-    :exc:`NotAllowedError` if ``redbeat_task_allowlist`` does not allow the task.
+    Functions among the task's arguments are called first. Raises Celery's ``SchedulingError``,
+    caused by the error of the broker or of user code, :exc:`LazyArgumentError` if such a function
+    raises, and :exc:`NotAllowedError` if ``redbeat_task_allowlist`` doesn't allow the task.
     """
     app = scheduler.app
     conf = ensure_conf(app)
@@ -163,17 +159,16 @@ def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) 
 
 
 def times_by_host(task: Any, options: Mapping[str, Any]) -> list[str]:
-    """Return which times of a message Celery computes from seconds, by the clock of this host."""
+    """The times in a message that Celery computes from seconds, by this host's clock."""
     expires = options.get("expires", getattr(task, "expires", None))
     names = ["expires"] if isinstance(expires, (int, float)) else []
     return names if options.get("countdown") is None else [*names, "eta"]
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return message options in which all times have types that ``apply_async`` accepts.
+    """Message options with times of types that ``apply_async`` accepts. Invalid ones stay as is.
 
-    Invalid values are returned unchanged. An ``eta`` in seconds becomes a ``countdown``, but an
-    existing ``countdown`` takes precedence, as in Celery.
+    An ``eta`` in seconds becomes a ``countdown``, unless there is one: that wins, as in Celery.
     """
     if TIMES.keys().isdisjoint(options):
         return options
@@ -187,13 +182,12 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
-    """Return ``apply_async`` options that limit how often and how long a publish is tried.
+    """Options of ``apply_async`` that limit how often and how long a publish is tried.
 
-    A publish has two attempts. A publish has only one attempt if ``at_most_once`` is true, or if
-    the entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
-    attempts. ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds.
-    Other fields of ``retry_policy`` are removed, because kombu would store these fields in the
-    connection and apply them to all entries.
+    There are two attempts, but only one if ``at_most_once``, or if the entry's ``retry_policy``
+    sets ``max_retries`` to 0. An entry can't ask for more. ``timeout`` and ``confirm_timeout`` are
+    at most :data:`LONGEST_TIMEOUT` seconds. The other fields of ``retry_policy`` are removed:
+    kombu would store them in the connection and apply them to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
@@ -213,16 +207,16 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
 
 @dataclass(slots=True)
 class Template:
-    """What the messages of a task with some options have in common.
+    """What a task's messages with the same options have in common.
 
     Attributes:
-        seen: what Celery read when this template was made; in ``turn`` Celery still reads it.
+        seen: what Celery read when this template was made; in ``turn`` it still reads the same.
         why: why Celery makes these messages, else "".
         proofs: how many messages were the same as Celery's.
         proved_at: the local time of the turn with the last one, in monotonic seconds.
         list: the Redis key to which the messages go.
         message: the first message, with its parts ``headers`` (without those of the run) and
-            ``properties``, and the end of its body, ``embedded``.
+            ``properties``; ``embedded`` is the end of its body.
     """
 
     task: str
@@ -239,11 +233,11 @@ class Template:
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of a rule as its messages have them; rules that are twins share them.
+    """A rule's arguments as its messages have them; twins of the rule share them.
 
-    ``why`` is why Celery makes these messages, else "". ``reprs`` are the headers that
-    show the arguments, ``own`` the last headers: those of the options, and the beat's sign.
-    ``body`` is "" if it is not known, or too long to be kept.
+    ``why`` is why Celery makes these messages, else "". ``reprs`` are the headers that show the
+    arguments. ``own`` are the last headers: those of the options, and the beat's sign. ``body`` is
+    "" until it is known, or if it's too long to be kept.
     """
 
     rule: Rule
@@ -257,7 +251,7 @@ class Arguments:
 
 
 class Messages:
-    """Makes the broker commands of the messages of one beat."""
+    """Makes the broker commands of one beat's messages."""
 
     def __init__(self, app: Any, conf: RedBeatConfig) -> None:
         self._app, self._conf = app, conf
@@ -266,11 +260,11 @@ class Messages:
         self._chunks = json_chunks(JSONEncoder())
         self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
-        #: By the task, and by its options as text.
+        #: By task, and options as text.
         self._templates: dict[tuple[str, str], Template] = {}
         #: By :func:`_identity`.
         self._arguments: dict[Identity, Arguments] = {}
-        #: The tasks whose rendered messages were not the same as Celery's.
+        #: Tasks with a rendered message that differed from Celery's.
         self._distrusted: set[str] = set()
 
     def begin(self, producer: Any) -> None:
@@ -284,11 +278,11 @@ class Messages:
             self._look_around()
 
     def render(self, rule: Rule, headers: Mapping[str, Any], task_id: str) -> list[Command] | None:
-        """Return the commands that send the message of one run, None if Celery is to make it.
+        """The commands that send one run's message, None if Celery should make it.
 
-        ``headers`` are those of the run; the headers of the entry's options take precedence.
-        ``task_id`` is the one in the options, if there is one. The commands are as Redis gets them,
-        with the key prefix of the broker. After None, give :meth:`learn` what Celery made.
+        ``headers`` are the run's; those in the entry's options win. ``task_id`` is the one in the
+        options, if there is one. The commands are as Redis gets them, with the broker's key prefix.
+        After None, give :meth:`learn` what Celery made.
         """
         if self._few or self._around.why:
             return None
@@ -324,7 +318,7 @@ class Messages:
         return str(body)
 
     def why_not(self, rule: Any) -> str:
-        """Return why Celery makes the messages of a rule or an entry, "" if they are rendered."""
+        """Why Celery makes the messages of a rule or an entry, "" if they are rendered."""
         return self._around.why or self._arguments_of(rule).why
 
     # -- proof -----------------------------------------------------------------------------------
@@ -332,10 +326,10 @@ class Messages:
     def learn(
         self, rule: Rule, headers: Mapping[str, Any], task_id: str, commands: list[Command]
     ) -> bool:
-        """Learn from a message that Celery made, or compare it with the rendered one.
+        """Learn from a message that Celery made, or compare it; return whether the two differ.
 
-        ``headers`` and ``task_id`` are what :meth:`render` got, ``commands`` are what was captured;
-        they are empty if the message has left in another way. Returns whether the two differ.
+        ``headers`` and ``task_id`` are what :meth:`render` got. ``commands`` are what was captured,
+        empty if the message left some other way.
         """
         if self._few or self._around.why or not commands:
             return False
@@ -355,7 +349,7 @@ class Messages:
         elif not template.proofs:
             template.why = "its messages do not have the usual form"
             self._arguments.clear()
-        elif not self._look_around() and self._is_valid(template):  # Celery reads what it did then
+        elif not self._look_around() and self._is_valid(template):  # Celery still reads the same
             self._distrust(rule, rendered, commands)
             return True
         return False
@@ -363,7 +357,7 @@ class Messages:
     def _learn(
         self, template: Template, commands: list[Command], headers: Mapping[str, Any]
     ) -> None:
-        """Fill a template from a message that Celery made; an unusual form may raise any error."""
+        """Fill a template from Celery's message; an unusual form may raise any error."""
         ((_, template.list, text),) = commands
         message = json.loads(text)
         shared = {name: one for name, one in message["headers"].items() if name not in headers}
@@ -383,10 +377,10 @@ class Messages:
     # -- templates and arguments -----------------------------------------------------------------
 
     def _look_around(self) -> bool:
-        """Begin a turn; return whether anything has changed, and then forget everything."""
+        """Begin a turn. If anything has changed, forget everything and return True."""
         self._turn += 1
         is_changed, conf = self._around.look(), self._app.conf
-        if REPR_LEVELS in conf:  # a setting of newer versions of Celery
+        if REPR_LEVELS in conf:  # only newer versions of Celery have it
             self._repr_levels = {"maxlevels": conf[REPR_LEVELS]}
         if is_changed:
             self._forget()
@@ -397,7 +391,7 @@ class Messages:
         self._arguments.clear()
 
     def _is_valid(self, template: Template) -> bool:
-        """Return whether Celery still reads what it read when a template was made."""
+        """Whether Celery still reads what it read when a template was made."""
         if template.turn != self._turn:
             with suppress(Exception):
                 if self._around.see(template.task, template.options) == template.seen:
@@ -426,7 +420,7 @@ class Messages:
         return template
 
     def _arguments_of(self, rule: Rule) -> Arguments:
-        """Return the arguments of a rule, with the template that is right in this turn."""
+        """A rule's arguments, with a template that is valid in this turn."""
         identity = _identity(rule)
         kept = self._arguments.get(identity)
         if kept is not None and self._is_valid(kept.template):
@@ -445,7 +439,7 @@ class Messages:
         return arguments
 
     def _fill(self, arguments: Arguments, task: Any) -> str:
-        """Check and show the arguments of a rule as Celery does; return why not, else ""."""
+        """Check and show a rule's arguments as Celery does; return why that fails, else ""."""
         rule = arguments.rule
         own = dict((rule.options or {}).get("headers") or ())
         kind = _other_type((rule.args, rule.kwargs, rule.options))
@@ -475,7 +469,7 @@ class Messages:
 
 
 def why_not_rendered(app: Any, entry: Any) -> str:
-    """Return why Celery makes the messages of an entry; see :meth:`.Schedule.why_not_rendered`."""
+    """Why Celery makes an entry's messages; see :meth:`.Schedule.why_not_rendered`."""
     conf = ensure_conf(app)
     messages, make = Messages(app, conf), checked_producer(app.amqp.Producer, conf.task_allowlist)
     with publishing_connection(app, SHORTEST_PUBLISH) as connection:
@@ -484,15 +478,15 @@ def why_not_rendered(app: Any, entry: Any) -> str:
 
 
 def _identity(rule: Rule) -> Identity:
-    """Return what rules have in common that share their arguments, as those of twins do.
+    """What rules must have in common to share their arguments, as twins do.
 
-    No other object has one of these numbers while :class:`Arguments` keep the rule.
+    While :class:`Arguments` keep the rule, no other object has one of these ids.
     """
     return rule.task, id(rule.args), id(rule.kwargs), id(rule.options)
 
 
 def _other_type(value: Any) -> str:
-    """Return the first type in a value that is not encoded in the same way each time, else ""."""
+    """The first type in a value that is not encoded the same way each time, else ""."""
     values, depth = [value], 0
     while values:
         inner: list[Any] = []
@@ -513,9 +507,9 @@ def _other_type(value: Any) -> str:
 
 
 def _shown(value: Any, most: int, levels: dict[str, int]) -> str:
-    """Return arguments as Celery shows them, in at most about ``most`` characters.
+    """Arguments as Celery shows them, in at most about ``most`` characters.
 
-    ``repr`` is many times as fast, and does the same with a flat value without text to escape.
+    For a flat value with nothing to escape ``repr`` does the same, many times as fast.
     """
     text = repr(value)
     inner = value.values() if type(value) is dict else value
@@ -526,7 +520,7 @@ def _shown(value: Any, most: int, levels: dict[str, int]) -> str:
 
 
 def _difference(rendered: Any, real: Any, at: str = "") -> str:
-    """Return where a rendered message differs first, as a path of fields."""
+    """Where a rendered message first differs, as a path of fields."""
     if type(rendered) is type(real) is str and rendered[:1] == real[:1] == "{":
         rendered, real = json.loads(rendered), json.loads(real)
     if type(rendered) is type(real) is list and len(rendered) == len(real):

@@ -1,7 +1,7 @@
-"""Exactly once: the message of a run leaves in the change that records the run.
+"""Exactly once: a run's message leaves in the very change that records the run.
 
-Broker and schedule must be on one Redis server. The beat captures the commands of a publish on
-kombu's channel; the commands travel as ``Change.push``.
+That needs broker and schedule on one Redis server. The beat captures the commands of a publish on
+kombu's channel, and they travel as ``Change.push``.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ logger = get_logger("celery.beat")
 #: The broker's ``run_id`` and database, and the schedule's database: ``Request.server``.
 Server = tuple[str, int, int]
 
-#: One line of the reply to INFO.
 INFO_LINE: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 
-#: Seconds between two searches for a common server while there is none.
+#: Seconds between two searches for a common server.
 CHECK_INTERVAL: Final = 30.0
 
-#: Seconds between two looks whether the connection to the broker is still open.
+#: Seconds between two checks that the broker connection is still open.
 OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: Seconds for which runs go the other order after a script could not send a message.
+#: Seconds for which runs go the other order after a script couldn't send a message.
 REFUSED_FOR: Final = 300.0
 
-#: Maximum number of entries, tasks and servers that are remembered for going the other order.
+#: How many entries, tasks and servers to remember for going the other order.
 MOST_REMEMBERED: Final = 1000
 
 #: Why runs go the other order.
@@ -57,22 +56,21 @@ CHANGES_ENTRY: Final = "user code in this beat changes the entry while its messa
 class Watch:
     """Makes one call that publishes a run, and sees whether a message left in it.
 
-    ``listens`` is true if the call runs code of users or libraries, which may publish elsewhere:
-    then the watch hears of all task messages that this process publishes during the call.
-    (Celery's own code publishes on the channel of ``producer``, and the signal costs time.)
+    ``listens`` is for calls into code of users or libraries, which may publish elsewhere: the watch
+    then hears of every task message that this process publishes during the call. (Celery's own code
+    publishes on the channel of ``producer``, and the signal costs time.)
     """
 
     def __init__(self, producer: Any, listens: bool) -> None:
         self._producer = producer
         self._listens = listens
         self.channel: Any = producer.channel
-        #: The numbers of messages that were published on the channel, and that it accepted.
+        #: How many messages were published on the channel, and how many it accepted.
         self.count = self.accepted = 0
-        #: The ids of the task messages that were heard of.
         self.heard: list[str] = []
 
     def call(self, run: Run, call: Callable[[], Any]) -> None:
-        """Call ``call``, and set whether the run left in it, and its id; raises what it raises.
+        """Call ``call``, and set whether the run left in it, and its id. Raises what it raises.
 
         After an error, ``run.left`` says whether something may have left.
         """
@@ -122,24 +120,24 @@ class Watch:
         return result
 
     def _hear(self, headers: Any = None, body: Any = None, **_: Any) -> None:
-        # Version 1 of Celery's protocol has the id in the body.
+        # In version 1 of Celery's protocol, the id is in the body.
         self.heard.append(str((headers or {}).get("id") or body["id"]))
 
     @property
     def moved(self) -> bool:
-        """Whether kombu replaced the channel, because the connection broke during the call."""
+        """Whether kombu replaced the channel because the connection broke during the call."""
         return getattr(self._producer, "_channel", self.channel) is not self.channel
 
 
 class NotSameServerError(Exception):
-    """Raised if broker and schedule do not share a usable Redis server; contains the reason."""
+    """Broker and schedule don't share a usable Redis server; the text says why."""
 
 
 class OneStep:
     """Knows whether a message can leave with its record, and captures such messages.
 
     Arguments:
-        client: the Redis client of the schedule.
+        client: the schedule's Redis client.
         conf: the settings.
         clock: returns monotonic seconds.
     """
@@ -150,33 +148,33 @@ class OneStep:
         self._allowed = conf.delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._server: Server | None = None
-        #: Why there is no common server, "" if there is one, or if nobody has looked.
+        #: Why there is no common server, "" if there is one or nobody has looked.
         self._reason = ""
         self._was_common = False
-        #: The channel for which the server was found, and when.
+        #: The channel for which the server was found.
         self._channel: Any = None
         self._checked_at = 0.0
-        #: A connection to the broker that stays open.
-        #: A closed connection means that the broker may have moved to another server.
+        #: A broker connection that stays open. Once it closes, the broker may have moved to another
+        #: server.
         self._watched: Any = None
-        #: Who goes the other order: a key of an entry, a task, or the ``run_id`` of a server, each
-        #: with the monotonic time until which it does, and why.
+        #: What goes the other order, an entry's key, a task or a server's ``run_id``: the monotonic
+        #: time until which it does, and why.
         self._others: dict[str, tuple[float, str]] = {}
-        #: The server of which a script said that it is another, though it was found.
+        #: A server that was found, but that according to a script is another.
         self._denied: Server | None = None
-        #: The code of users of which was said that it takes part in sending.
+        #: User methods in the sending of runs, which the log has named.
         self._told: set[str] = set()
 
     # -- the common server ---------------------------------------------------------------------
 
     def server(self, producer: Any) -> Server | None:
-        """Return the server that broker and schedule share, None if runs go the other order.
+        """The server that broker and schedule share, None if runs go the other order.
 
         Two round trips for a new channel, after a dropped connection, and every 30 s while there is
-        no common server; else none. With an explicit ``redbeat_delivery = "exactly_once"`` the
-        result is never None: raises :exc:`ConfigurationError` if exactly once was never possible,
-        and ``ConnectionError`` (the broker counts as away) if it is not possible any more. Raises
-        the errors of broker and Redis.
+        no common server; otherwise none. With ``redbeat_delivery = "exactly_once"`` the result is
+        never None: raises :exc:`ConfigurationError` if exactly once was never possible, and
+        ``ConnectionError`` (so the broker counts as down) if it no longer is. Raises the errors of
+        broker and Redis.
         """
         channel, age = producer.channel, self._clock() - self._checked_at
         changed = age > OPEN_CHECK_INTERVAL and self._may_have_changed(age)
@@ -190,7 +188,7 @@ class OneStep:
         return self._server
 
     def _may_have_changed(self, age: float) -> bool:
-        """Return whether to look again; ``age`` is the time since the last look, in seconds."""
+        """Whether to look again; the last look was ``age`` seconds ago."""
         if self._server is None:
             return self._allowed and age > CHECK_INTERVAL
         self._checked_at = self._clock()
@@ -208,14 +206,13 @@ class OneStep:
         if self._reason:
             logger.warning("beat: Broker and schedule are on one Redis server again")
         self._reason, self._was_common = "", True
-        # The producer of a program may have no attribute ``own_keys``.
+        # A program's own producer may lack ``own_keys``.
         own_keys = getattr(producer, "own_keys", None)
         if own_keys is not None and server[1] == server[2]:
             own_keys.shared = True
         return server
 
     def _find(self, channel: Any) -> Server:
-        """Return the common server, or raise :exc:`NotSameServerError`."""
         if not hasattr(channel, "conn_or_acquire"):
             raise NotSameServerError("messages do not go to Redis")
         if is_cluster(self._client):
@@ -231,7 +228,7 @@ class OneStep:
         return broker, _database(pool), _database(own_pool)
 
     def _ask_broker(self, pool: Any) -> Any:
-        """Return what the broker's server says about itself, and keep the connection open."""
+        """What the broker's server says about itself. The connection stays open."""
         self.close()
         self._watched = connection = connection_like(pool)
         try:
@@ -243,7 +240,7 @@ class OneStep:
 
     @property
     def problem(self) -> str:
-        """Why nothing is sent any more, "" if that is not so."""
+        """Why nothing is sent any more, "" if that isn't so."""
         if not (self._demanded and self._reason):
             return ""
         return f"nothing is sent, because exactly once is not possible any more: {self._reason}"
@@ -262,25 +259,24 @@ class OneStep:
             logger.info("beat: Runs are sent at least once: %s", reason)
 
     def close(self) -> None:
-        """Close the watched connection to the broker."""
         if self._watched is not None:
             self._watched.disconnect()
 
     # -- the other order -----------------------------------------------------------------------
 
     def takes(self, key: str, task: str = "") -> bool:
-        """Return whether the message of an entry, a run of ``task``, may leave with its record.
+        """Whether an entry's message may leave with its record; the run is one of ``task``.
 
-        False for some time after :meth:`refused` and :meth:`bypassed`. With ``task``, the second
-        entry of a task that bypasses the capture is known as well.
+        False for some time after :meth:`refused` and :meth:`bypassed`. Once an entry has bypassed
+        the capture, ``task`` tells for the other entries of its task.
         """
         return not self._others or not (self._why_not(key) or self._why_not(task))
 
     def refused(self, key: str, why: str) -> bool:
         """Note that a script answered ``refused: why`` for a message of the entry ``key``.
 
-        Returns True if the run goes the other order now: the Redis user of the schedule has no
-        right to its queue, or to send messages at all. False: a failure of this entry.
+        True: the run goes the other order, because the schedule's Redis user may not write to its
+        queue, or not send messages at all. False: only this entry fails.
         """
         if REFUSAL.search(why) is None:
             return False
@@ -289,7 +285,7 @@ class OneStep:
             return True
         if self._demanded:
             return False
-        # One line for all, because the text does not name the queue.
+        # One line for all: the text doesn't name the queue.
         if not any(why == known for _, known in self._others.values()):
             logger.warning("beat: Runs of %s are sent at least once: %s", key, why)
         self._send_other_way(key, why, REFUSED_FOR)
@@ -308,7 +304,7 @@ class OneStep:
         self._channel = self._server = None
 
     def told(self, method: str) -> None:
-        """Say once that code of users takes part in sending, so that its runs are held first."""
+        """Log once that user code takes part in sending, so that its runs are held first."""
         if self._allowed and method not in self._told:
             self._told.add(method)
             logger.info(
@@ -318,10 +314,10 @@ class OneStep:
             )
 
     def bypassed(self, run: Run, why: str = CHANGES_ENTRY) -> None:
-        """Send the runs of an entry the other order from now on, and say why once.
+        """Send an entry's runs the other order from now on, and log why once.
 
-        The default is for an entry that differs twice in a row, because code in this beat edits it
-        while it is published.
+        By default, because the entry differed twice in a row: code in this beat edits it while its
+        message is published.
         """
         rule = run.rule
         if not (self._why_not(rule.key) or self._why_not(rule.task)):
@@ -333,7 +329,7 @@ class OneStep:
             self._send_other_way(rule.task, why, inf)
 
     def _refuse(self, reason: str) -> None:
-        """Use this server no more for some time; the next :meth:`server` looks again."""
+        """Leave this server alone for a while; the next :meth:`server` looks again."""
         if self._server is not None:  # an earlier refusal may have reset it
             pause = CHECK_INTERVAL if self._demanded else REFUSED_FOR
             self._send_other_way(self._server[0], reason, pause)
@@ -346,7 +342,7 @@ class OneStep:
         self._others[who] = self._clock() + seconds, why
 
     def _why_not(self, who: str) -> str:
-        """Return why an entry, task or server goes the other order, "" if it does not."""
+        """Why an entry, task or server goes the other order, "" if it doesn't."""
         until, why = self._others.get(who, (0.0, ""))
         if why and self._clock() >= until:
             del self._others[who]
@@ -356,16 +352,16 @@ class OneStep:
     # -- capture -------------------------------------------------------------------------------
 
     def capture(self, run: Run, producer: Any, call: Callable[[], Any], own: bool = False) -> bool:
-        """Call ``call``, which publishes the run; capture its commands instead of sending them.
+        """Call ``call``, which publishes the run, and capture its commands instead of sending them.
 
         Sets ``run.push``, ``run.left``, ``run.task_id`` (the id that the call returned, if
-        something left) and ``run.error`` (what the call raised). ``own`` is true if the call runs
+        something left) and ``run.error`` (what the call raised). ``own`` means that the call runs
         code of users or libraries (``OwnCode.part_in``).
 
-        Returns False if a message is out already, because it left on another way than the channel
-        of ``producer``: then the run must be recorded as published, with what is in ``run.push``.
-        (With ``run.error``, only a part of the run may be out.) The next runs of its task go the
-        other order. Raises the errors of a channel that cannot be used.
+        Returns False if a message is already out, because it didn't leave on the channel of
+        ``producer``. The run must then be recorded as published, along with what is in
+        ``run.push``; with ``run.error``, only a part of the run may be out. The next runs of its
+        task go the other order. Raises the errors of a channel that can't be used.
         """
         run.push, run.left, run.error = [], False, None
         watch, changed = Watch(producer, own), list[str]()
@@ -381,10 +377,10 @@ class OneStep:
             return not run.left
         finally:
             CHANGED_KEYS.reset(before)
-        if watch.moved:  # kombu repeated the whole publish on its new channel
+        if watch.moved:  # kombu has repeated the whole publish on its new channel
             return False
         run.push = capture.commands
-        run.left = run.left or bool(run.push)  # perhaps not by ``basic_publish``
+        run.left = run.left or bool(run.push)  # perhaps not through ``basic_publish``
         if capture.executed or (run.left and not run.push):
             self.bypassed(run, BYPASSED)
             return False
@@ -393,7 +389,7 @@ class OneStep:
         return True
 
     def _send_alone(self, run: Run, capture: Capture) -> bool:
-        """Send a message whose entry was changed or deleted by the call that made it.
+        """Send a message whose entry was changed or deleted by the very call that made it.
 
         Redis would refuse it together with its record. Returns what :meth:`capture` returns.
         """
@@ -407,7 +403,6 @@ class OneStep:
 
 
 def _run_id(role: str, ask: Callable[[], Any]) -> str:
-    """Return the ``run_id`` in what a server says about itself."""
     try:
         run_id, why = (ask() or {}).get("run_id"), ""
     except (exceptions.ConnectionError, exceptions.TimeoutError):

@@ -1,4 +1,4 @@
-"""What becomes of a run: the change that stores a verdict, and what the answer to it means."""
+"""What becomes of a run: the change that stores a verdict, and what Redis's answer means."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from redbeat.storage.rows import Answer, Change, Row, digest_of, new_mark
 
 logger = get_logger("celery.beat")
 
-#: Seconds after the look for which a decision holds.
+#: Seconds for which a decision holds after the look.
 VALID: Final = 5.0
 
-#: Seconds for which nobody else takes over a held run, and for which its owner may start to publish
-#: it, counted from before the request that held it.
+#: Seconds for which nobody else takes over a held run, and within which its owner must start to
+#: publish it, both counted from before the request that held it.
 HELD, MAY_PUBLISH = 30.0, 20.0
 
-#: Seconds until the next look after user code declined a run and did not say until when.
+#: Seconds until the next look after user code declined a run without saying until when.
 DECLINED_FOR: Final = 5.0
 
-#: Why a run is lost whose record was perhaps another's.
+#: Why a run is lost whose record may be another beat's.
 OVERTAKEN: Final = "Redis refused its record or confirmed it too late"
 
 #: What the beat does after an answer.
@@ -48,14 +48,14 @@ RECORD_OVER = "record over"
 
 @dataclass
 class Outcome:
-    """Makes the changes of runs, and reads the answers to them. It counts, logs and signals runs.
+    """Makes the changes of runs, reads the answers to them, and counts, logs and signals runs.
 
     Arguments:
         scheduler: the sender of signals, which also makes entry objects for their receivers.
         conf: the settings.
-        counters: the counters of the beat.
-        entry_of: returns the entry object of a run, for receivers of signals.
-        version: the version of the calendars with which runs are decided.
+        counters: the beat's counters.
+        entry_of: returns a run's entry object, for receivers of signals.
+        version: the version of the calendars by which runs are decided.
     """
 
     scheduler: Any
@@ -67,21 +67,21 @@ class Outcome:
     # -- changes -------------------------------------------------------------------------------
 
     def inside(self, run: Run) -> Change:
-        """Return the change that publishes and records a run in one step."""
+        """The change that publishes and records a run in one step."""
         run.stage = INSIDE
         change = self._guarded(self._record(run, run.state), run)
         change.push = run.push
         return change
 
     def first(self, run: Run) -> Change:
-        """Return the change that records a run before its message is published."""
+        """The change that records a run before its message is published."""
         run.stage, run.left = FIRST, True
         change = self._guarded(self._record(run, run.state), run)
         run.stored = changes.after(run.row, change)
         return change
 
     def hold(self, run: Run) -> Change:
-        """Return the change that holds a decided run, before its message is published."""
+        """The change that holds a decided run before its message is published."""
         run.stage = HOLD
         until, mark = run.now + HELD, new_mark()
         state = verdicts.hold(run.verdict, run.state, run.row.meta, until, run.task_id)
@@ -95,16 +95,16 @@ class Outcome:
         return self._guarded(change, run)
 
     def record(self, run: Run) -> Change:
-        """Return the change that records a run whose message is out."""
+        """The change that records a run whose message is out."""
         run.stage = RECORD
         change = self._record(run, run.held_state or run.state)
         change.expect = digest_of(run.stored or run.row)
-        if run.stored is not None:  # the hold took it in
+        if run.stored is not None:  # the hold has already taken it in
             change.take, change.results = "", []
         return change
 
     def rest(self, run: Run) -> Change:
-        """Return the change that stores a verdict by which nothing leaves."""
+        """The change that stores a verdict by which nothing leaves."""
         run.stage = REST
         rest = run.verdict.rest
         if (
@@ -112,17 +112,17 @@ class Outcome:
             and run.row.state is not None
             and not (run.verdict.take or rest.end or rest.meta or rest.outcome or rest.waits)
         ):
-            # Nothing but the score: a mark would let the owner of a live hold differ, who may have
-            # recorded its run since. An entry without a state has none, and gets one: it says that
+            # Only the score changes. A mark would trip the owner of a live hold, who may have
+            # recorded its run since. An entry without a state gets one all the same: it says that
             # this score is ours.
             return Change(run.row.key, expect=digest_of(run.row), score=rest.score)
         return self._guarded(self._change(run, rest, mark_run=False), run)
 
     def put_back(self, run: Run, score: float, failing: states.Failing | None = None) -> Change:
-        """Return the change that leaves a decided run to the look at ``score``, as if not tried.
+        """The change that puts a decided run back, due at ``score``, as if never tried.
 
-        It takes back the hold or the record of the run. A run that has perhaps left stays decided:
-        the next look sends it again, with its id. ``failing`` is why it was not sent.
+        It undoes the run's hold or record. A run that may have left stays decided: the next look
+        sends it again with the same id. ``failing`` is why it wasn't sent.
         """
         is_recorded, run.stage = run.stage == FIRST, RELEASE
         stored, row = run.held_state or run.state, run.row
@@ -141,13 +141,13 @@ class Outcome:
         return change
 
     def decline(self, run: Run) -> Change:
-        """Return the change that leaves an occurrence which user code does not send now."""
+        """The change that leaves an occurrence that user code doesn't send now."""
         assert run.own is not None
         score = run.own.score
         return self.put_back(run, run.now + DECLINED_FOR if score is None else score)
 
     def failed_for_good(self, run: Run, error: Exception) -> Change:
-        """Return the change by which a recorded run that is lost stands as failed in the history.
+        """The change that shows a lost run as failed in the history, though it was recorded.
 
         Nothing waits for its end.
         """
@@ -162,9 +162,9 @@ class Outcome:
         return change
 
     def failure(self, run: Run, error: Exception, score: float) -> Change:
-        """Return the change that notes a run that could not be sent, and is due at ``score``.
+        """The change that notes a run that couldn't be sent, and is due at ``score``.
 
-        Without a verdict, the schedule of the entry raised the error.
+        Without a verdict, it was the entry's schedule that raised the error.
         """
         row, before = run.row, (run.held_state or run.state).failing
         is_decided = run.verdict is not None
@@ -182,14 +182,14 @@ class Outcome:
         outcome = _failed(error)
         if failing.attempts > 1:
             outcome += f":{failing.attempts}"
-            change.replaces = change.replaces or failing.attempts > 2  # the first failure stays
+            change.replaces = change.replaces or failing.attempts > 2  # keep the first failure
         change.line, change.lines = quoted(run_line(at, run.now, outcome)), self.conf.history_size
         change.index = [["ZADD", words.FAILING, repr(at), row.key]]
         self._count_failure(run.rule.name, error)
         return change
 
     def left_to_others(self, key: str, error: BaseException) -> None:
-        """Log and count an entry that this beat cannot run. Nothing is stored."""
+        """Log and count an entry that this beat can't run. Nothing is stored."""
         logger.error(
             "beat: Entry %s cannot run here and is left to other beats; this beat tries again "
             "within %.0f s: %s",
@@ -203,10 +203,10 @@ class Outcome:
         signals.emit(signals.entry_failed, self.scheduler, **facts)
 
     def suspect(self, row: Row, now: float) -> Change:
-        """Return the change that delays an entry that ended a beat's process, and log it.
+        """The change that delays an entry that ended a beat's process, and log it.
 
-        Nothing of the entry is decoded. It is tried again later, because the process may have ended
-        for another reason.
+        Nothing of the entry is decoded. It is tried again later: the process may have ended for
+        another reason.
         """
         if row.problem:
             return self.quarantine(row, row.problem, now)
@@ -220,10 +220,10 @@ class Outcome:
         return changes.change_of(row, state, score=now + wait, index=index)
 
     def quarantine(self, row: Row, reason: str, now: float) -> Change:
-        """Return the change that sets aside an entry that nobody can read, and log it.
+        """The change that sets aside an entry that nobody can read, and log it.
 
-        It leaves the quarantine when its texts change, or the version of calendars if it names
-        some. The inbox is taken in: what is left there would make the entry due now.
+        The entry is read again once its text changes, or the calendars, if it names some. The inbox
+        is taken in: what stays in it would make the entry due now.
         """
         name = layout_of(self.conf).name_of(row.key)
         logger.error("beat: Entry %s is quarantined: %s", row.key, reason)
@@ -246,9 +246,9 @@ class Outcome:
         return change
 
     def record_over(self, run: Run, now: Run) -> Change:
-        """Return the change that records a published run of an entry that was edited in between.
+        """The change that records a published run whose entry was edited in between.
 
-        ``now`` is the entry as it is now, with the hold of the run.
+        ``now`` is the edited entry, with the run's hold.
         """
         message = (run.task_id, run.task_id == run.own_id, run.left)
         recorded = verdicts.record_held(run.verdict, now, *message)
@@ -268,7 +268,7 @@ class Outcome:
         return change
 
     def _change(self, run: Run, recorded: verdicts.Rest, *, mark_run: bool) -> Change:
-        """Return the change that stores what a verdict says, without what it expects."""
+        """The change that stores what a verdict says, without what it expects."""
         key, mark, rest = run.row.key, new_mark(), run.verdict.rest
         recorded.state.sign(mark, run=mark_run)
         fields = {words.STATE: recorded.state.text()}
@@ -294,7 +294,7 @@ class Outcome:
     def _keep_ends(self, change: Change, run: Run, state: State) -> None:
         """Let a change store the ends of runs that its verdict took in.
 
-        Side keys have the entries that expect a success, and those whose last runs failed or that
+        Side keys list the entries that expect a success, and those whose last runs failed or that
         are paused for it.
         """
         change.results = _result_lines(run.verdict.ends)
@@ -308,7 +308,7 @@ class Outcome:
         change.index.append([*failed, change.key])
 
     def _guarded(self, change: Change, run: Run) -> Change:
-        """Let a change take place only if all is as it was looked at, and not too late."""
+        """Let a change apply only if all is as it was at the look, and it isn't too late."""
         covers = "" if run.history.last_run_at is not None else words.SCORE
         if run.rule.policy.exclude:
             covers += words.CALENDARS
@@ -319,12 +319,12 @@ class Outcome:
     # -- answers -------------------------------------------------------------------------------
 
     def after(self, run: Run, answer: Answer, repeated: bool) -> str:
-        """Return what the beat does after the answer to the change of a run."""
+        """What the beat does after the answer to a run's change."""
         then = TABLE[run.stage, answer.word]
         return then if isinstance(then, str) else then(self, run, answer, repeated)
 
     def announce(self, run: Run, *_: Any) -> str:
-        """Count a run whose message is out, and tell its receivers."""
+        """Count a run whose message is out, and signal it."""
         send, failing = run.verdict.send, run.state.failing
         assert send is not None  # the property costs a call
         if run.left:
@@ -348,12 +348,12 @@ class Outcome:
         return NOTHING
 
     def announce_rest(self, run: Run, *_: Any) -> str:
-        """Log what a verdict says, count what was missed, and tell that an entry has finished."""
+        """Log what a verdict says, count what was missed, and signal that an entry has finished."""
         rest, name = run.verdict.rest, run.rule.name
         self.counters.ended({end.id: end.state for end in run.verdict.ends})
         for level, message, args in run.verdict.known.notes:
             logger.log(level, message, *args)
-        if rest.outcome in ("sent", "triggered"):  # an end proved that a held run had left
+        if rest.outcome in ("sent", "triggered"):  # a run's end proved that the held run had left
             self.counters.dispatched(name, None)
         if rest.outcome == "skipped":
             self.counters.add("skipped", name)
@@ -369,7 +369,7 @@ class Outcome:
         return NOTHING
 
     def _emit(self, signal: Any, run: Run, **facts: Any) -> None:
-        """Send a signal about a run. An entry class that raises must not stop what comes after."""
+        """Send a signal about a run. An entry class that raises must not stop what follows."""
         if not signal.receivers:
             return
         try:
@@ -380,27 +380,27 @@ class Outcome:
         signals.emit(signal, self.scheduler, entry=entry, **facts)
 
     def first_again(self, run: Run, _answer: Answer, repeated: bool) -> str:
-        """A first try of a record decides again; a repeated one may have been overtaken."""
+        """The first try of a record decides again; a repeated one may have been overtaken."""
         return self.lost(run, OVERTAKEN) if repeated else AGAIN
 
     def lost(self, run: Run, why: str, error: Exception | None = None) -> str:
-        """Log a run that was recorded, perhaps, and is not published again."""
+        """Log a run that may have been recorded, and isn't published again."""
         logger.error("beat: The run of %s at %s is lost: %s", run.rule.name, run.at, why)
         self._count_failure(run.rule.name, error, lost=True)
         return NOTHING
 
     def gone(self, run: Run, _answer: Answer, repeated: bool) -> str:
-        """The entry was deleted; a change that deletes it and is repeated has done so itself."""
+        """The entry was deleted, perhaps by this very change, if it deletes and was repeated."""
         if repeated and run.verdict.rest.end == verdicts.DELETE:
             return PUBLISH if run.stage == FIRST else self.announce(run)
         logger.info("beat: Entry %s was deleted or replaced during its run", run.row.key)
         return NOTHING
 
     def overtaken(self, run: Run, answer: Answer, _repeated: bool) -> str:
-        """The message is out and the entry was changed: record with its new texts, if still held.
+        """The message is out and the entry was edited: record with its new text, if still held.
 
-        The hold is known by its mark, not by its task id, which a takeover shares. A message that
-        left although it was not held is recorded in any case.
+        The hold is recognised by its mark, not by its task id, which a takeover shares. A message
+        that left without a hold is recorded in any case.
         """
         row, held = answer.row, run.held_state
         if row is not None:
@@ -411,7 +411,7 @@ class Outcome:
         return self.announce(run)
 
     def failed(self, run: Run, answer: Answer, _repeated: bool) -> str:
-        """Redis refused the change: a failure of this entry, or of this order."""
+        """Redis refused the change: this entry fails, or this order of sending does."""
         run.error = run.error or RefusedError(answer.why)
         run.left, run.stored, run.held_state = False, None, None
         return FAILED
@@ -423,35 +423,33 @@ class Outcome:
 
 
 class RefusedError(Exception):
-    """Raised for a change that Redis refused before its first write, with the reason."""
+    """Redis refused a change before its first write; the text says why."""
 
 
 def seen_texts(row: Row) -> str:
-    """Return the digest of what makes an entry readable: its texts without its state."""
+    """The digest of an entry's text without its state: what makes it readable or not."""
     return row.problem or digest_of(row._replace(state=None))
 
 
 def _failed(error: Exception) -> str:
-    """Return the outcome of a failed attempt, as the history has it."""
     return f"failed:{type(cause_of(error)).__name__}"
 
 
 def _due(row: Row, now: float) -> float:
-    """Return when an entry was due; ``now`` if no datetime can hold its score."""
+    """When an entry was due; ``now`` if its score is no valid time."""
     due = seconds_in(row.score)
     return now if due is None else due
 
 
 def _result_lines(ends: Iterable[states.Ended]) -> list[tuple[str, str]]:
-    """Return the lines of ends that were taken in (``Change.results``)."""
     return [(states.result_start(end.id), states.result_line(end)) for end in ends if end.state]
 
 
-#: What the run does next, or the method that says so. Each cell has a test.
+#: What the run does next, or the method that decides. Each cell has a test.
 Next = str | Callable[[Outcome, Run, Answer, bool], str]
 
-#: The answers, in the order of the columns of the table, by what the change does. Only a record
-#: cannot be stale, and only a message inside can be elsewhere than the broker.
+#: The table's columns: the answers. Its rows: what the change does. Only a record can't be stale,
+#: and only a message inside can be elsewhere than the broker.
 COLUMNS: Final = (words.DONE, words.DIFFERS, words.ABSENT, words.REFUSED)
 ROWS: Final[dict[str, tuple[Next, ...]]] = {
     INSIDE: (Outcome.announce, AGAIN, Outcome.gone, Outcome.failed),
@@ -466,6 +464,6 @@ TABLE: Final[dict[tuple[str, str], Next]] = {
     for stage, row in ROWS.items()
     for word, then in zip(COLUMNS, row, strict=True)
 }
-# A decision that came too late is made again, like one about an entry that has changed.
+# A decision that came too late is made again, as if the entry had changed.
 TABLE.update({(stage, words.STALE): row[1] for stage, row in ROWS.items() if stage != RECORD})
 TABLE[INSIDE, words.ELSEWHERE] = OTHER_ORDER

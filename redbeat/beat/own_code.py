@@ -1,4 +1,4 @@
-"""The one room that calls what users override in sending. Plain runs never enter it.
+"""The one place that calls what users override in sending. Plain runs never come here.
 
 It also sends single entries, for programs with a ``tick`` or a mapping of entries of their own.
 """
@@ -51,13 +51,12 @@ APPLY: Final = "apply_async"
 DECIDING: Final = ("is_due", "decode_meta", "from_key")
 CELERYS: Final = Task.apply_async
 
-#: Maximum number of entry objects that are kept to be copied.
+#: How many entry objects to keep for copying.
 MOST_ENTRIES: Final = 1000
 
-#: The seconds to wait for an entry that cannot say when it is due, or was not looked at.
+#: Seconds to wait for an entry that can't say when it's due, or wasn't looked at.
 AGAIN: Final = 1.0
 
-#: The error about an entry of another class whose ``is_due()`` raises.
 NOT_AN_ENTRY: Final = (
     "beat: Entry %s of the schedule does not run: is_due() of class %s raised %s. An entry must be "
     "a RedBeatSchedulerEntry, or a ScheduleEntry of Celery"
@@ -71,23 +70,23 @@ NOT_AN_ENTRY: Final = (
 class OwnCall:
     """One call of users' code: a callable for ``Sender.publish`` and ``OneStep.capture``.
 
-    ``call()`` returns what ``apply_async`` returned, or None if nothing is known about an id.
+    It returns what ``apply_async`` returned, or None if no id is known.
 
     Attributes:
         run: the decided run.
         entry: the entry object for the users' code.
         part: the part that the entry takes in the run, which is ``entry.run``.
         options: the arguments of ``maybe_due`` of a program's own tick, else None.
-        watched: whether only a message that this process sees counts as sent, because the task has
-            an own ``apply_async``, which may send none. Else what the scheduler's code sent is
-            sent: its ``send_task`` may publish elsewhere.
+        watched: whether only a message that this process sees counts as sent. So it is for a task
+            with its own ``apply_async``, which may send none. Otherwise what the scheduler's code
+            sent is sent: its ``send_task`` may publish elsewhere.
         seconds: what ``maybe_due`` returned, the seconds until the next run.
-        declined: whether users' code said that the entry is not due now: if nothing left, the
-            occurrence is not used up, and :attr:`score` says when to look again.
+        declined: whether users' code said that the entry isn't due now. If nothing left, the
+            occurrence isn't used up, and :attr:`score` says when to look again.
         score: the next score that users' code wants (an entry class with its own ``is_due``,
-            ``score`` or ``due_at``), UNIX seconds, < 0 parked; None: the verdict's score holds.
-        meta: the history that users' code made (``reserve``, ``next``), as JSON for ``meta``; None:
-            the verdict's holds.
+            ``score`` or ``due_at``), in UNIX seconds, negative if parked. None: the verdict's.
+        meta: the history that users' code made (``reserve``, ``next``), as JSON for ``meta``. None:
+            the verdict's.
     """
 
     scheduler: Any
@@ -104,11 +103,11 @@ class OwnCall:
 
     @property
     def sent(self) -> bool:
-        """Whether the run counts as sent although no message was seen."""
+        """Whether the run counts as sent although nobody saw a message."""
         return not self.watched and (self.part.sent or self.part.successor is not None)
 
     def __call__(self) -> Any:
-        """Call ``maybe_due`` of the scheduler, or ``apply_async`` for a triggered run."""
+        """Call the scheduler's ``maybe_due``, or ``apply_async`` for a triggered run."""
         entry, send, result = self.entry, self.run.send, None
         if send.kind != SCHEDULED:
             result = self.scheduler.apply_async(entry, producer=self.producer, advance=False)
@@ -124,7 +123,6 @@ class OwnCall:
         return result
 
     def _take_back(self) -> None:
-        """Take what the users' code decided about the next run."""
         successor = self.part.successor
         self.declined = not self.part.sent and successor is None
         self.score = self._own_score()
@@ -133,10 +131,7 @@ class OwnCall:
             self.meta = successor.history_text()
 
     def _own_score(self) -> float | None:
-        """Return the score that users' code wants, None if the schedule determines it.
-
-        None as well if both are almost the same.
-        """
+        """The score that users' code wants; None if the schedule decides, or nearly agrees."""
         entry, part, seconds = self.entry, self.part, self.seconds
         if part.successor is not None and entry.overrides("score", "due_at"):
             return self._score_of(part.successor)
@@ -156,7 +151,7 @@ class OwnCall:
             score = float(successor.score)
             if not math.isfinite(score):
                 raise ValueError(f"its score is {score}")
-        except Exception:  # the message was sent, so its run must be recorded in any case
+        except Exception:  # the message is out, so its run must be recorded in any case
             logger.exception(
                 "beat: Entry %s could not compute its score, so the beat uses its schedule",
                 successor.name,
@@ -166,16 +161,16 @@ class OwnCall:
 
 
 class OwnCode:
-    """Decides which code of others takes part in sending, and makes the calls of it."""
+    """Knows whose code takes part in sending, and makes the calls to it."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._app: Celery = scheduler.app
         self._judged: tuple[Any, ...] = ()
-        #: The entry object and the options that a program passed to ``maybe_due`` just now, whose
-        #: runs send this object. If the entry was edited since, they send what is stored.
+        #: The entry object and options that a program has just passed to ``maybe_due``. Its run
+        #: sends this object, unless the entry was edited since: then what is stored.
         self.caller: tuple[RedBeatSchedulerEntry, Mapping[str, Any]] | None = None
-        #: Rule and entry object of the entries that were called last, by key.
+        #: The rule and entry object of entries called lately, by key.
         self._entries: dict[str, tuple[Rule, RedBeatSchedulerEntry]] = {}
         self.refresh()
 
@@ -188,7 +183,7 @@ class OwnCode:
             )
 
     def refresh(self) -> None:
-        """Judge again if a class was patched since the last call; call it once a turn. Cheap."""
+        """Judge again if a class was patched since the last call. Cheap; call it once a turn."""
         scheduler, app = self._scheduler, self._app
         kind, entry = type(scheduler), scheduler.Entry
         judged = (
@@ -207,21 +202,21 @@ class OwnCode:
         app, scheduler = self._app, self._scheduler
         entry_class = entry if isinstance(entry, type) else RedBeatSchedulerEntry
         method = overridden(scheduler, OF_SCHEDULER) or overridden(entry_class, OF_ENTRY)
-        #: The overridden method of the scheduler or its ``Entry`` class, as ``Class.method``; "".
+        #: The overridden method of the scheduler or its ``Entry`` class as ``Class.method``, or "".
         self.method = method
-        #: Whether the objects of entries decide whether they are due, also before their time.
+        #: Whether entry objects decide whether they are due, even before their time.
         self.entries_decide = bool(overridden(entry_class, DECIDING))
         eager = "task_always_eager" if app.conf.task_always_eager else ""
-        #: Why all runs go through the hold: :attr:`method`, a patched ``Task``, eager tasks; "".
+        #: Why all runs are held first: :attr:`method`, a patched ``Task``, eager tasks; else "".
         self._all = method or overridden(Task, (APPLY,)) or eager
         wrapped = LIBRARY in [judge(scheduler, name) for name in OF_SCHEDULER]
         calls = bool(method) and not method.endswith(f".{TICK}")
-        #: Whether all runs have an entry object, and whether code of others sees all runs.
+        #: Whether all runs get an entry object, and whether foreign code sees all runs.
         self._makes_entries = wrapped or calls or entry is not RedBeatSchedulerEntry
         self._has_others = bool(self._all) or self._makes_entries or self._publishes_otherwise()
 
     def _publishes_otherwise(self) -> bool:
-        """Return whether code of others takes part in all messages, but need not be told of runs.
+        """Whether foreign code takes part in all messages, though it needn't hear of runs.
 
         For example a library that wraps ``Task.apply_async``, or a subclass of Celery.
         """
@@ -234,15 +229,14 @@ class OwnCode:
     # -- what to ask about a run ---------------------------------------------------------------
 
     def part_in(self, rule: Rule) -> tuple[str, bool]:
-        """Return which method of users takes part in sending a run, and whether any code does.
+        """Which user method takes part in sending a run, and whether any foreign code does.
 
-        The first is the name of a method of the scheduler, the entry class, the schedule
-        (``is_due``) or the task (``apply_async``). With one, the run goes through the hold (at
-        least once), unless at-most-once delivery is chosen.
+        The first is a method of the scheduler, the entry class, the schedule (``is_due``) or the
+        task (``apply_async``), or "". With one, the run is held first (at least once), unless
+        delivery is at most once.
 
-        The second is whether code that is neither Celery's nor ours takes part. Then pass
-        ``own=True`` to ``OneStep.capture`` and ``Sender.publish``: messages may leave on other
-        channels.
+        The second is true for code that is neither Celery's nor ours. Then pass ``own=True`` to
+        ``OneStep.capture`` and ``Sender.publish``: messages may leave on other channels.
         """
         if not (self._has_others or self.caller or rule.asks):
             task = self._tasks.get(rule.task)
@@ -256,9 +250,10 @@ class OwnCode:
     def makes_entries(self) -> bool:
         """Whether runs are sent by :meth:`call`, with an entry object.
 
-        True if methods of the scheduler or the entry class are overridden, or wrapped by a library
-        (those keep exactly once: pass :meth:`call` to ``OneStep.capture``), or if the scheduler has
-        an entry class of its own. False: Celery's ``Task.apply_async`` or ``send_task`` sends them.
+        So they are if methods of the scheduler or the entry class are overridden, if a library
+        wraps them (that keeps exactly once: pass :meth:`call` to ``OneStep.capture``), or if the
+        scheduler has an entry class of its own. Otherwise Celery's ``Task.apply_async`` or
+        ``send_task`` sends them.
         """
         return self._makes_entries or self.caller is not None
 
@@ -273,15 +268,16 @@ class OwnCode:
 
     @cached_property
     def _tasks(self) -> Any:
-        """The tasks of the app, cached because Celery's property acquires a lock at each access."""
+        """Cached, because Celery's property acquires a lock at each access."""
         return self._app.tasks
 
     # -- calls ---------------------------------------------------------------------------------
 
     def call(self, run: Run, producer: Any) -> OwnCall:
-        """Return the call that sends a run. One round trip for an own ``from_key``, else none.
+        """The call that sends a decided run, which has its id and headers.
 
-        ``run`` has been decided, and has its id and headers. Raises what an entry class raises.
+        One round trip if the entry class has its own ``from_key``, else none. Raises what an entry
+        class raises.
         """
         caller, options = self.caller or (None, None)
         rule = run.rule
@@ -294,7 +290,7 @@ class OwnCode:
         at = run.state.at
         entry.scheduled_at = None if at is None else from_timestamp(at)
         part = entry.run = _part_in(run)
-        send = run.verdict.send  # None for a signal about what is not sent
+        send = run.verdict.send  # None for a signal about something that isn't sent
         if send is not None and send.held is not None:  # the same id, whatever the class computes
             entry.options = {**(entry.options or {}), "task_id": run.task_id}
         watched = bool(self._own_apply(rule.task))
@@ -315,14 +311,13 @@ class OwnCode:
             if len(self._entries) >= MOST_ENTRIES:
                 del self._entries[next(iter(self._entries))]
             made = make.from_definition(self._app, rule.definition, rule.policy_text)
-            # What a static entry has in ``beat_schedule`` may be more than what is stored.
+            # A static entry may have more in ``beat_schedule`` than what is stored.
             made.schedule, made.args, made.kwargs = rule.schedule, rule.args, rule.kwargs
             known = self._entries[rule.key] = rule, made
         return copy.deepcopy(known[1])
 
 
 def _part_in(run: Run) -> decide.Run:
-    """Return the part that an entry object takes in a decided run."""
     now = from_timestamp(run.now)
     due = instant_in(run.row.score) or now
     part = decide.Run(now, due, headers=run.headers, task_id=run.own_id)
@@ -339,10 +334,9 @@ def _part_in(run: Run) -> decide.Run:
 
 
 def due_rows(store: Store) -> tuple[list[Row], float]:
-    """Return the rows of all entries that are to be looked at and of the next one, and the time.
+    """All rows to look at now and the next one, and Redis's time in UNIX seconds.
 
-    Those that are due come first, in due order. The time is that of Redis, in UNIX seconds. Four
-    round trips, and more for many entries.
+    Those that are due come first, in due order. Four round trips, more for many entries.
     """
     now, keys = store.time(), store.keys
     inbox = ("ZRANGEBYSCORE", key_aside(keys.prefix, INBOX), "-inf", now)
@@ -362,13 +356,13 @@ class OwnTick:
         self._beat = beat
         self._scheduler = scheduler
         self._own = own
-        #: The names of entries of other classes whose ``is_due()`` raised the last time.
+        #: Names of entries of other classes whose ``is_due()`` last raised.
         self._unanswered: set[str] = set()
 
     def run(self, entry: Any, options: dict[str, Any]) -> float | None:
-        """Send an entry if it is due; return the seconds until it is due again, None for never.
+        """Send an entry if it's due; return the seconds until it's due again, None for never.
 
-        ``options`` are arguments of ``apply_async``.
+        ``options`` go to ``apply_async``.
         """
         stored = is_redbeat_entry(entry)
         due, seconds = self._scheduler.is_due(entry) if stored else self._ask(entry)
@@ -399,7 +393,7 @@ class OwnTick:
         return self._beat.wait_for(score)
 
     def _ask(self, entry: Any) -> tuple[bool, float | None]:
-        """Return what ``is_due()`` of an entry of another class returns; False if it raises."""
+        """``is_due()`` of an entry of another class. Not due if it raises."""
         name = str(getattr(entry, "name", entry))
         try:
             answer: tuple[bool, float | None] = self._scheduler.is_due(entry)
