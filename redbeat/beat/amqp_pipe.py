@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ChannelClosedError(Exception):
-    """Raised if RabbitMQ closed the channel while messages were unconfirmed."""
+    """RabbitMQ closed the channel while messages were unconfirmed."""
 
 
 class AmqpPipe:
@@ -27,7 +27,7 @@ class AmqpPipe:
 
     @property
     def size(self) -> int:
-        """The number of messages whose results :meth:`results` has not returned."""
+        """How many messages' results :meth:`results` hasn't returned."""
         return len(self._results)
 
     def __enter__(self) -> None:
@@ -37,11 +37,10 @@ class AmqpPipe:
         self.channel.basic_publish = self._publish_and_wait
 
     def _enable_confirms(self) -> None:
-        """Enable publisher confirmations on the channel if they are not enabled.
+        """Turn publisher confirms on if they are off.
 
-        After py-amqp has reopened a closed channel, confirmations are off and the message numbers
-        start at 1. Takes one round trip at the first call and after RabbitMQ closed the channel,
-        else none.
+        After py-amqp has reopened a closed channel, they are off again and message numbers start at
+        1. One round trip at the first call and after RabbitMQ closed the channel, else none.
         """
         if self.channel._confirm_selected:
             return
@@ -51,10 +50,9 @@ class AmqpPipe:
         self.channel._confirm_selected = True
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish one message at once, and wait until RabbitMQ has confirmed the message."""
-        # py-amqp expects that the next confirmation belongs to the message that it publishes, so
-        # all earlier messages must be confirmed first. RabbitMQ numbers all messages on the
-        # channel, so each publish must increase ``_tag``.
+        # py-amqp takes the next confirmation for that of the message it publishes, so all earlier
+        # ones must be in. RabbitMQ numbers all messages on the channel, so each publish must
+        # increase ``_tag``.
         self._drain()
         self._enable_confirms()
         self._tag += 1
@@ -77,8 +75,7 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        # ``takewhile`` finds every tag up to ``tag``, because unconfirmed tags are in ascending
-        # order.
+        # ``takewhile`` is enough: unconfirmed tags are in ascending order.
         tags = list(takewhile(lambda one: one <= tag, self._unconfirmed)) if multiple else [tag]
         for one in tags:
             position = self._unconfirmed.pop(one, None)
@@ -86,16 +83,15 @@ class AmqpPipe:
                 self._results[position] = error
 
     def results(self) -> list[Exception | None]:
-        """Wait for the confirmations; return the error of each message, None for success."""
+        """Wait for the confirmations; return each message's error, None for success."""
         self._drain()
         results, self._results, self._timeout = self._results, [], None
         return results
 
     def close(self) -> None:
-        """Do nothing, because the pipe has no resources to free."""
+        """Nothing to free."""
 
     def _drain(self) -> None:
-        """Wait until each published message has a result."""
         try:
             while self._unconfirmed:
                 if self.channel.connection is None or not self.channel._confirm_selected:
@@ -105,7 +101,6 @@ class AmqpPipe:
             self._fail_unconfirmed(error)
 
     def _fail_unconfirmed(self, error: Exception) -> None:
-        """Store ``error`` as the result of each unconfirmed message."""
         for position in self._unconfirmed.values():
             self._results[position] = error
         self._unconfirmed.clear()

@@ -23,33 +23,31 @@ from redbeat.storage.own_keys import OwnKeys
 
 logger = get_logger("celery.beat")
 
-#: The maximum time of one attempt to publish, as a fraction of the patience.
-#: A publish has at most two attempts.
+#: How long one of at most two attempts to publish may take, as a fraction of the patience.
 ATTEMPT_PART = 1 / 6
 
-#: The minimum timeout of one attempt to publish, in seconds.
+#: The shortest timeout of an attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
 
-#: The timeout options of each transport.
-#: Without a timeout, a broker that does not answer would block the beat forever.
+#: Each transport's timeout options. Without one, a broker that doesn't answer would block the beat
+#: forever.
 TIMEOUTS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "amqp": ("read_timeout", "write_timeout"),
 }
 
-#: Celery's default of ``broker_connection_timeout`` in seconds.
-#: While the AMQP transport connects, it uses only ``broker_connection_timeout``.
+#: Celery's default of ``broker_connection_timeout``, in seconds. While it connects, the AMQP
+#: transport uses no other timeout.
 CELERYS_CONNECT_TIMEOUT = 4
 
 
-#: Why a message is not sent.
 NO_QUEUE: Final = (
     "no queue is bound to the exchange %r with the routing key %r: start a worker that reads the "
     "queue, add the queue to task_queues, or correct the route"
 )
 
 
-#: A scheme of ``redbeat_redis_url`` -> how Celery writes such a broker.
+#: Scheme of ``redbeat_redis_url`` -> how Celery writes such a broker.
 CELERYS_NOTATION = {
     "unix": "use redis+socket:// as broker_url",
     "redis-sentinel": "write sentinel://:PASSWORD@HOST:26379/DATABASE for each Sentinel, separated "
@@ -58,9 +56,9 @@ CELERYS_NOTATION = {
 
 
 def broker_connection(app: Celery, **options: Any) -> Any:
-    """Return a lazy connection to the broker of an app. No network traffic.
+    """A lazy connection to an app's broker. No network traffic.
 
-    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``.
+    Raises :exc:`ConfigurationError` if Celery doesn't know the scheme of ``broker_url``.
     """
     try:
         return app.connection_for_write(**options)
@@ -73,11 +71,11 @@ def broker_connection(app: Celery, **options: Any) -> Any:
 
 
 def publishing_connection(app: Celery, patience: float) -> Any:
-    """Return a lazy broker connection on which each call has a short timeout.
+    """A lazy broker connection on which each call has a short timeout. No network traffic.
 
-    ``patience`` is the number of seconds for a publish, with all its attempts. A user's timeouts in
-    ``broker_transport_options`` take precedence, and so does a ``broker_connection_timeout`` that
-    differs from Celery's default. No network traffic.
+    ``patience`` is the number of seconds for a publish with all its attempts. A user's timeouts in
+    ``broker_transport_options`` win, and so does a ``broker_connection_timeout`` other than
+    Celery's default.
     """
     seconds = max(patience * ATTEMPT_PART, SHORTEST_PUBLISH)
     user_options = app.conf.broker_transport_options or {}
@@ -92,9 +90,9 @@ def publishing_connection(app: Celery, patience: float) -> Any:
 
 @cache
 def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
-    """Return a subclass of ``producer`` that is a :class:`CheckedProducer`.
+    """A subclass of ``producer`` that is a :class:`CheckedProducer`.
 
-    If ``producer`` is not a class, this function returns ``producer`` unchanged.
+    A ``producer`` that isn't a class comes back unchanged.
     """
     if not isinstance(producer, type):
         return producer
@@ -102,29 +100,28 @@ def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> A
 
 
 class CheckedProducer:
-    """The part of a producer of kombu that checks each message before it is sent.
+    """The part of a kombu producer that checks each message before it is sent.
 
-    It checks the final message, after all options were merged and all user code was called. For a
-    task that is not in ``redbeat_task_allowlist``, it raises :exc:`NotAllowedError`. For a queue or
-    exchange with the name of a key of the schedule, it raises :exc:`InvalidEntryError`.
+    It sees the final message, after all options were merged and all user code was called. For a
+    task that is not in ``redbeat_task_allowlist`` it raises :exc:`NotAllowedError`, and for a queue
+    or exchange with the name of a key of the schedule :exc:`InvalidEntryError`.
 
-    If no queue is bound to the exchange and routing key of a task, it declares queues again, and
-    raises :exc:`NoQueueError` if that does not help. Kombu keeps bindings in Redis, believes that
-    they are still there, and would drop the message.
+    If no queue is bound to a task's exchange and routing key, it declares queues again, and raises
+    :exc:`NoQueueError` if that doesn't help. Kombu keeps bindings in Redis, believes that they are
+    still there, and would drop the message.
 
-    If the clock of this host differs from that of Redis, it moves the times that Celery computed by
-    the clock of this host.
+    If this host's clock differs from Redis's, it moves the times that Celery computed by it.
     """
 
-    #: How many seconds the clock of this host is ahead of Redis's.
+    #: How many seconds this host's clock is ahead of Redis's.
     host_ahead = 0.0
-    #: The times in the next message that are computed by the clock of this host.
+    #: The times in the next message that are computed by this host's clock.
     times_by_host: Collection[str] = ()
     #: The tasks that may be sent, None for all.
     allowlist: TaskAllowlist | None = None
-    #: The keys that no queue may have as its name, None for no check.
+    #: The keys that no queue may be named after, None for no check.
     own_keys: OwnKeys | None = None
-    #: The app whose queues are declared again, None for no other queues than the message's.
+    #: The app whose queues are declared again, None for only those of the message.
     app: Celery | None = None
     channel: Any
 
@@ -145,7 +142,7 @@ class CheckedProducer:
 
     @contextmanager
     def _finding_queues(self, channel: Any, entities: Iterable[Any]) -> Iterator[None]:
-        """Let a virtual channel of kombu find a queue for each message, or raise an error."""
+        """Let kombu's virtual channel find a queue for each message, or raise an error."""
         lookup = channel._lookup
 
         def found(exchange: str, routing_key: str, default: str | None = None) -> Any:
@@ -164,7 +161,7 @@ class CheckedProducer:
             del channel._lookup
 
     def _declare_again(self, channel: Any, exchange: str, entities: Iterable[Any]) -> None:
-        """Let kombu forget the bindings of an exchange, and declare its queues."""
+        """Let kombu forget an exchange's bindings, and declare its queues."""
         for binding in [one for one in channel.state.bindings if one.exchange == exchange]:
             channel.state.binding_delete(*binding)
         channel.connection.client.declared_entities.clear()
@@ -176,7 +173,7 @@ class CheckedProducer:
     def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
         """Declare an exchange or a queue, unless this connection has done so.
 
-        Kombu copies each queue, and prepares a retry, before it looks whether it is declared.
+        Kombu copies each queue and prepares a retry before it looks whether it is declared.
         """
         connection = self.channel.connection
         known = connection and entity and entity.can_cache_declaration
@@ -186,7 +183,6 @@ class CheckedProducer:
 
 
 def _moved(fields: Mapping[str, Any], names: Iterable[str], seconds: float) -> dict[str, str]:
-    """Return those of the times in a message that are there, ``seconds`` later."""
     times = {name: time_from(fields[name]) for name in names if fields.get(name)}
     return {name: (at + timedelta(seconds=seconds)).isoformat() for name, at in times.items()}
 
@@ -194,11 +190,10 @@ def _moved(fields: Mapping[str, Any], names: Iterable[str], seconds: float) -> d
 def _check_message(
     allowlist: TaskAllowlist, body: Any, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> None:
-    """Raise :exc:`NotAllowedError` if a message makes a worker run a task that is not allowed.
+    """Raise :exc:`NotAllowedError` if a message makes a worker run a task that isn't allowed.
 
-    ``body`` is the body of a Celery message: arguments, keyword arguments, and callbacks. In
-    version 1 of Celery's protocol, the body of a message is a dict that also contains the task
-    name.
+    A message's body has arguments, keyword arguments and callbacks. In version 1 of Celery's
+    protocol it is a dict that also has the task name.
     """
     first_version = isinstance(body, dict)
     callbacks = body[2:] if isinstance(body, tuple) else ()
@@ -210,18 +205,17 @@ def _check_message(
         raise NotAllowedError("message", allowlist.problem(refused))
 
 
-#: Prefixes of the names of modules that communicate with a Redis broker.
+#: How the names of the modules begin that talk to a Redis broker.
 BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
-    """Return whether an error from sending a run means that the broker is not available.
+    """Whether an error from sending a run means that the broker is unavailable.
 
-    The result is True for a broker error, unless the error concerns only one message (see
-    :func:`is_about_one_message`). The result is False for an error of user code. The builtin
-    ``ConnectionError`` and ``TimeoutError`` count as broker errors, because user code that
-    publishes messages itself may raise them. ``connection`` is the broker connection, which knows
-    the error classes of its transport; None if there is no connection.
+    True for a broker error, unless it's about one message only (:func:`is_about_one_message`), and
+    false for an error of user code. The builtin ``ConnectionError`` and ``TimeoutError`` count as
+    broker errors, because user code that publishes messages itself may raise them. ``connection``
+    knows the error classes of its transport.
     """
     cause = cause_of(error)
     if is_about_one_message(cause):
@@ -229,24 +223,21 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     if isinstance(cause, RedisError):
         return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
-    # Ignore builtin classes such as OSError and KeyError, because user code also raises them.
+    # Not builtin classes such as OSError and KeyError: user code raises them, too.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 
 
 def is_about_one_message(error: BaseException) -> bool:
-    """Return whether ``error`` concerns only the message or queue of one entry.
+    """Whether ``error`` is only about one entry's message or queue; others can be sent.
 
-    If the result is True, the broker is available, and messages of other entries can be sent.
-
-    Examples of causes: the Redis key of a queue is not a list, the Redis ACL forbids access to a
-    queue, redis-py cannot encode an argument, kombu does not know a compression, RabbitMQ closed a
-    channel.
+    For example: a queue's key is not a list, the Redis ACL forbids access to a queue, redis-py
+    can't encode an argument, kombu doesn't know a compression, RabbitMQ closed a channel.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
-        # The error "No permissions to access a key" concerns one queue. The error "no permissions
-        # to run the command" concerns all messages.
+        # "No permissions to access a key" is about one queue, "no permissions to run the command"
+        # about all messages.
         return "access" in str(cause)
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
     # Kombu wraps a KeyError in an OperationalError, for example for an unknown compression.
@@ -254,29 +245,23 @@ def is_about_one_message(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether ``error`` means that the broker refused a message for a queue.
-
-    The broker may already have accepted a refused message for another queue.
-    """
+    """Whether the broker refused a message for a queue; another queue may have accepted it."""
     return isinstance(error.__cause__ or error, (ResponseError, ChannelError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Return whether a redis-py error comes from the broker's client, not from user code."""
+    """Whether a redis-py error comes from the broker's client rather than from user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
 
 def broker_address(app: Celery) -> str:
-    """Return the broker's URL without the password, for the log."""
+    """The broker's URL without the password."""
     return safe_url(app.conf.broker_write_url or app.conf.broker_url)
 
 
 def warn_about_confirms(app: Celery) -> None:
-    """Warn if RabbitMQ does not confirm messages, because unconfirmed messages may be lost.
-
-    No network traffic.
-    """
+    """Warn if RabbitMQ doesn't confirm messages: they may get lost. No network traffic."""
     if broker_connection(app).transport.driver_type != "amqp":
         return
     if not (app.conf.broker_transport_options or {}).get("confirm_publish"):
@@ -287,9 +272,9 @@ def warn_about_confirms(app: Celery) -> None:
 
 
 def check_possible(app: Celery, conf: RedBeatConfig) -> None:
-    """Raise :exc:`ConfigurationError` if exactly-once delivery is set, but is not possible.
+    """Raise :exc:`ConfigurationError` if exactly once is set, but not possible.
 
-    Checks only the settings. No network traffic.
+    Only looks at the settings. No network traffic.
     """
     if conf.delivery != EXACTLY_ONCE:
         return
@@ -302,7 +287,6 @@ def check_possible(app: Celery, conf: RedBeatConfig) -> None:
 
 
 def impossible(reason: str) -> ConfigurationError:
-    """Return the error for the case that exactly-once delivery is set, but is not possible."""
     return ConfigurationError(
         f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
     )

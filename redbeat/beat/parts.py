@@ -1,17 +1,17 @@
-"""One beat on a schedule with shards: each shard is a part, with its own lock and its own deadline.
+"""One beat on a schedule with shards: each shard is a part, with its own lock and deadline.
 
-A part is a :class:`Beat` of its own, which knows nothing of other parts; the parts share what
-belongs to the process, such as the broker, messages and own code. So a schedule without shards has
-one beat, no list of parts, and pays nothing for them. (The other way, one beat whose rows, lock,
-holds, upkeep and suspects each name their part, puts a number into every file of the beat.)
+A part is a :class:`Beat` of its own and knows nothing of the others; they share what belongs to the
+process, such as the broker, messages and own code. So a schedule without shards has one beat and
+pays nothing for parts. (A single beat whose rows, lock, holds, upkeep and suspects all name their
+part would put a number into every file.)
 
-The parts are ticked one after another. A server that does not answer, or to which no connection can
-be made, delays the other parts once, by the deadline of a request; after that it is asked in a
-thread, and its parts go on when it has answered.
+The parts tick one after another. A server that doesn't answer, or to which no connection can be
+made, delays the other parts once, by the deadline of a request. After that a thread asks it, and
+its parts go on once it has answered.
 
-The first part has the list of all active beats, because every beat works on the first part, as its
-leader or as a standby. From that list each beat computes which parts are its own. Two beats that
-read different lists do no harm, because each part has its own lock.
+Every beat works on the first part, as its leader or as a standby, so that part has the list of all
+active beats. From this list each beat computes which parts are its own. Two beats that read
+different lists do no harm: each part has its own lock.
 """
 
 from __future__ import annotations
@@ -52,28 +52,24 @@ LOOK_INTERVAL: Final = 1.0
 DEADLINE: Final = 0.5
 LATE: Final = f"Redis has not answered for {DEADLINE} s"
 
-#: Errors after which a thread finds out whether a server answers.
+#: Errors after which a thread finds out when a server answers again.
 AWAY: Final = (
     *(exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterDownError),
     OSError,
 )
 
-#: How the names of the threads begin that wait for parts.
 THREAD: Final = "redbeat-part"
 
 
 class PatientStore:
-    """The store of a part, whose requests have a deadline.
+    """A part's store, whose requests have a deadline.
 
-    A request that takes longer counts as failed, and goes on in its thread. The next requests to
-    its server fail at once, until it has ended and the server answers again; so do those after an
-    error of the connection, because a client of a cluster may need long to find that out.
+    A request that takes longer counts as failed, and goes on in its thread. Until it has ended and
+    the server answers again, the next requests to its server fail at once. So they do after a
+    connection error: a cluster client may need long to notice one.
 
-    Arguments:
-        store: the store of the part.
-        executor: carries out the requests.
-        late: for each server that is silent, the request that failed, or the one that asks since
-            then whether the server answers. Shared by all parts.
+    ``late`` is shared by all parts. For each silent server it has the request that failed, or the
+    one that has been asking since then whether the server answers.
     """
 
     def __init__(self, store: Store, executor: Executor, late: dict[object, Future[Any]]) -> None:
@@ -83,20 +79,18 @@ class PatientStore:
         return getattr(self._store, name)
 
     def turn(self, request: Request) -> Reply:
-        """Carry out a turn; see :class:`Store`."""
         return self.begin_turn(request)()
 
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
-        """Begin a turn, and return a function that waits for the reply until the deadline."""
+        """Begin a turn; the function returned waits for the reply until the deadline."""
         return self._begin(self._store.turn, request)
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the list of beats; see :class:`Store`."""
         found: list[Presence] = self._begin(self._store.beats, within)()
         return found
 
     def settle(self) -> None:
-        """Wait until the deadline for a request that took too long."""
+        """Wait for a late request, until the deadline."""
         late = self._late.get(server_of(self._store))
         if late is not None:
             wait([late], DEADLINE)
@@ -120,7 +114,7 @@ class PatientStore:
             raise
 
     def _check(self, server: object) -> None:
-        """Raise an error, without waiting, while a server is silent."""
+        """Raise an error at once while a server is silent."""
         late = self._late[server]
         if not late.done():
             raise exceptions.TimeoutError(LATE)
@@ -132,7 +126,7 @@ class PatientStore:
 
 
 def server_of(store: Store) -> object:
-    """Return a value that identifies the server of a part, "" if it is unknown."""
+    """What identifies a part's server, "" if that is unknown."""
     try:
         node = node_of(store.client, store.keys.schedule)
     except (exceptions.RedisError, OSError):
@@ -150,7 +144,7 @@ class Part:
         self.number, self.store, self.beat = number, store, beat
         #: Whether this beat works on the part. Every beat works on the first one.
         self.owned = number == 0
-        #: Whether the part now belongs to another beat, but this beat may still hold its lock.
+        #: Whether another beat has the part now, though this one may still hold its lock.
         self.leaving = False
         self.next_at = -math.inf
 
@@ -163,10 +157,8 @@ class Part:
 class PartedBeat:
     """Runs the ticks of one beat on its parts; has the methods of a :class:`Beat`.
 
-    Arguments:
-        scheduler: the scheduler that users may subclass, with its clock, lock key and lock timeout.
-        stores: the store of each part.
-        statics: the entries of ``beat_schedule`` of each part.
+    ``stores`` and ``statics`` have one item per part. The scheduler gives clock, lock key and lock
+    timeout.
     """
 
     def __init__(self, scheduler: Any, stores: Sequence[Store], statics: Sequence[Statics]) -> None:
@@ -191,29 +183,26 @@ class PartedBeat:
             beat = Beat(scheduler, cast("Store", patient), lock, statics[number], shared)
             self._parts.append(Part(number, patient, beat))
         self.health = BeatHealth(self._clock)
-        #: The local time of the last read of the list of beats.
         self._looked_at = -math.inf
-        #: The local time of the last request of each beat to the first part.
+        #: When each beat sent its last request to the first part, in local time.
         self._seen_at: dict[str, float] = {}
-        #: The local times of the first and the last list of beats.
+        #: When the first and the last list of beats were read, in local time.
         self._first_look = self._last_look = 0.0
-        #: The tokens of the active beats, and the token of the holder of the first part's lock.
+        #: The tokens of the active beats, and of the holder of the first part's lock.
         self._view: tuple[frozenset[str], str] = frozenset(), ""
 
     @property
     def sent(self) -> int:
-        """How many runs were sent."""
         return sum(part.beat.sent for part in self._parts)
 
     def totals(self) -> dict[str, int]:
-        """Return the sums of all counts of the parts; see :meth:`Beat.totals`."""
+        """Sums of all counts of the parts; see :meth:`Beat.totals`."""
         totals: Counter[str] = Counter()
         for part in self._parts:
             totals.update(part.beat.totals())
         return totals
 
     def unfinished(self) -> set[str]:
-        """Return the names of the entries whose runs are on their way; see :class:`Beat`."""
         return set[str]().union(*(part.beat.unfinished() for part in self._parts))
 
     # -- ticks ---------------------------------------------------------------------------------
@@ -221,7 +210,7 @@ class PartedBeat:
     def tick(self) -> float:
         """Tick each part that is due; return the seconds until the next tick.
 
-        Raises the errors of :meth:`Beat.tick`. A stop signal ends the tick after a part.
+        Raises the errors of :meth:`Beat.tick`. A stop signal ends the tick after the current part.
         """
         self.running = True
         try:
@@ -255,9 +244,9 @@ class PartedBeat:
     # -- which parts ---------------------------------------------------------------------------
 
     def _read_beats(self) -> None:
-        """Read the list of active beats every second, and assign the parts again if it has changed.
+        """Read the list of active beats each second; assign the parts again if it has changed.
 
-        Two round trips, unless the first part did not answer its last tick.
+        Two round trips, none if the first part didn't answer its last tick.
         """
         part, lock = self._parts[0], self.locks[0]
         if self._clock() - self._looked_at < LOOK_INTERVAL:
@@ -294,16 +283,16 @@ class PartedBeat:
             part.owned = owned
 
     def _leave(self, part: Part) -> None:
-        """Give a part to its new owner, unless the part does not answer. A few round trips."""
+        """Give a part to its new owner, unless the part doesn't answer. A few round trips."""
         part.beat.guarded(part.beat.resign)
         if part.beat.available:
             part.next_at, part.leaving = -math.inf, False
 
     def _silence_of(self, token: str) -> float:
-        """Return the seconds since the last request of a beat to the first part.
+        """Seconds since a beat's last request to the first part.
 
-        The seconds are counted up to the last list of beats; for a beat that was never on it, from
-        the first one. Returns 0 while this beat is not on the list, which is then out of date.
+        They are counted up to the last list of beats, and from the first one for a beat that was
+        never on it. 0 while this beat isn't on the list, which is then out of date.
         """
         if self._parts[0].beat.token not in self._seen_at:
             return 0.0
@@ -313,7 +302,7 @@ class PartedBeat:
 
     @property
     def channels(self) -> list[str]:
-        """The wake-up channels of all parts; channels on servers that do not answer come last."""
+        """The wake-up channels of all parts; those on servers that don't answer come last."""
         parts = sorted(self._parts, key=lambda part: part.answers, reverse=True)
         return [part.store.keys.wakeup for part in parts]
 
@@ -329,20 +318,17 @@ class PartedBeat:
 
     @property
     def available(self) -> bool:
-        """Whether any part answered its last tick."""
         return any(part.answers for part in self._parts)
 
     def take_lock(self) -> None:
-        """Acquire the lock of the first part if it is free. One round trip."""
+        """Acquire the first part's lock if it's free. One round trip."""
         self._parts[0].beat.take_lock()
 
     def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
-        """Send one entry if it is due, and record the run; see :meth:`Beat.run_one`."""
         number, _ = self._layout.split(entry.key)
         return self._parts[number].beat.run_one(entry, options)
 
     def use_lock(self, lock: Any, _timeout: float) -> None:
-        """Raise :exc:`ConfigurationError` if a program replaced the lock."""
         if lock is not self.locks[0]:
             raise ConfigurationError(
                 "a custom lock does not work with redbeat_shards > 1: do not assign "
@@ -350,16 +336,15 @@ class PartedBeat:
             )
 
     def sync_now(self) -> None:
-        """Write the static entries of the parts of this beat, which the program has set up again.
+        """Write the static entries that the program has set up again, for this beat's own parts.
 
-        What a part does not answer, the next ticks try again.
+        The next ticks try again where a part doesn't answer.
         """
         for part in self._own_parts():
             if part.beat.health.leads:
                 part.beat.guarded(part.beat.sync_now)
 
     def close(self) -> None:
-        """Record published runs, and close the connections of all parts."""
         try:
             self._each(lambda beat: beat.close())
         finally:
@@ -372,7 +357,7 @@ class PartedBeat:
     def _each(self, work: Callable[[Beat], None]) -> None:
         """Call ``work`` for each beat, the first part's last.
 
-        After an error, parts that failed in the last tick are left out: each would take a time-out.
+        After an error, parts that failed in the last tick are left out: each would cost a timeout.
         """
         failed: list[Exception] = []
         for part in reversed(self._parts):
@@ -387,7 +372,7 @@ class PartedBeat:
             raise failed[0]
 
     def _observe_health(self) -> None:
-        """Combine the health of the parts: the beat is healthy if any of its parts is."""
+        """The beat is as healthy as the best of its parts."""
         health, parts = self.health, [part.beat.health for part in self._parts]
         health.ticked()
         health.observe(any(part.leads for part in parts), no_lock=False)
@@ -400,13 +385,12 @@ class PartedBeat:
 
 
 def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
-    """Return the token of the owner of each shard; ``beats`` are the tokens of all beats.
+    """The owner of each shard, as a token; ``beats`` are the tokens of all beats.
 
-    The numbers of shards of two beats differ by at most one. If ``first`` is the token of one of
-    the beats, that beat owns the first shard. For each shard after the first, the beats are ranked
-    by a hash of beat and shard (rendezvous hashing). The highest-ranked beat that has room for
-    another shard owns the shard. When a beat starts or stops, the owners of most shards do not
-    change.
+    Two beats' numbers of shards differ by at most one. If ``first`` is among the beats, it owns the
+    first shard. For each other shard, the beats are ranked by a hash of beat and shard (rendezvous
+    hashing), and the highest-ranked one that has room owns it. So when a beat starts or stops, most
+    shards keep their owner.
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)

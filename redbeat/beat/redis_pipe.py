@@ -1,4 +1,4 @@
-"""Collects the messages that kombu sends to a Redis broker, and sends them together."""
+"""Collects the messages that kombu sends to a Redis broker, to send them together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redbeat.connection.topology import connection_like
 MESSAGES: Final = frozenset({"LPUSH", "PUBLISH"})
 CAPTURED: Final = MESSAGES | {"EXPIRE", "PEXPIRE"}
 
-#: Errors after which the results of sent commands are unknown, so the connection must be closed.
+#: Errors that leave the results of sent commands unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
 #: A broker's command with its arguments, as Redis gets them.
@@ -27,7 +27,7 @@ Batch = tuple[Command, list[int]]
 
 
 class Capture:
-    """A context that captures the commands of the messages on a Redis channel of kombu.
+    """A context that captures the commands of the messages on kombu's Redis channel.
 
     All other commands, such as a lookup of bindings, are executed at once.
     """
@@ -40,7 +40,7 @@ class Capture:
         self._prefix = getattr(channel, "global_keyprefix", None) or ""
         #: The captured commands, ready for ``Change.push``.
         self.commands: list[Command] = []
-        #: Whether a message was sent, because other commands came with it.
+        #: Whether a message was sent after all, because other commands came with it.
         self.executed = False
 
     def __enter__(self) -> None:
@@ -57,7 +57,7 @@ class Capture:
         return getattr(self._client, name)
 
     def send(self) -> None:
-        """Send what was captured, which has the prefix of the broker already."""
+        """Send what was captured. It already has the broker's key prefix."""
         client: Any = Redis(connection_pool=self._client.connection_pool)
         for command in self.commands:
             client.execute_command(*command)
@@ -76,7 +76,7 @@ class Capture:
         return pipeline
 
     def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
-        """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all of them."""
+        """Capture the commands if all are in :data:`CAPTURED`, otherwise execute all of them."""
         commands = [command for command, _ in pipeline.command_stack]
         names = {command[0] for command in commands}
         if not names <= CAPTURED:
@@ -90,11 +90,11 @@ class Capture:
 
 
 class RedisPipe(Capture):
-    """Captures message after message of a Redis channel, and sends them in one round trip.
+    """Captures message after message on a Redis channel, and sends them in one round trip.
 
-    All messages for one queue are in one command, so the queue gets either all messages, in order,
-    or no message. The pipe has its own connection, because kombu closes all connections of its pool
-    after a failed publish.
+    All messages for one queue are in one command, so the queue gets them all, in order, or none.
+    The pipe has its own connection, because kombu closes all connections of its pool after a failed
+    publish.
     """
 
     shares_errors = False
@@ -118,7 +118,7 @@ class RedisPipe(Capture):
             self.push(command)
 
     def push(self, command: Command) -> None:
-        """Collect a command whose key has the prefix of the broker."""
+        """Collect a command whose key already has the broker's prefix."""
         name, key, *messages = command
         if name != "LPUSH" or (name, key) not in self._last:
             self._last[name, key] = [name, key], []
@@ -132,8 +132,8 @@ class RedisPipe(Capture):
     def results(self) -> list[Exception | None]:
         """Send what was collected; return the error of each command, None for success.
 
-        If the connection breaks, the commands without a reply are sent once more on a new
-        connection. Takes one round trip, or two if the connection broke.
+        If the connection breaks, commands without a reply are sent once more on a new one. One
+        round trip, or two if the connection broke.
         """
         commands = [command for command, _ in self._batches]
         answers: list[Exception | None] = []
@@ -151,15 +151,15 @@ class RedisPipe(Capture):
     def _send(self, commands: list[Command], answers: list[Exception | None]) -> Exception | None:
         """Send commands, and append the error of each reply to ``answers``, None for success.
 
-        Returns the error that broke the connection, None if all replies came. After any error the
-        connection is closed: a later command could otherwise receive the reply to an earlier one.
+        Returns the error that broke the connection. After any error the connection is closed:
+        a later command could otherwise get the reply to an earlier one.
         """
         connection = self._connection
         if not commands:
             return None
         try:
             connect(connection)
-            # All in one write, because the server would process several writes separately.
+            # In one write: the server would process several ones separately.
             connection.send_packed_command([b"".join(connection.pack_commands(commands))])
             for _ in commands:
                 try:
@@ -180,10 +180,10 @@ class RedisPipe(Capture):
 
 
 def connect(connection: Any) -> None:
-    """Open ``connection`` if it is not open, or if the server has closed it.
+    """Open ``connection`` if it isn't open, or if the server has closed it.
 
-    The connection must have no pending reply. Raises redis-py's errors if the server cannot be
-    reached. Takes no round trip if the connection is open.
+    No reply may be pending. Raises redis-py's errors if the server can't be reached. No round trip
+    if the connection is open.
     """
     connection.connect()
     if not is_idle(connection):
@@ -192,7 +192,7 @@ def connect(connection: Any) -> None:
 
 
 def is_idle(connection: Any) -> bool:
-    """Return whether the connection is open and has no unread reply."""
+    """Whether the connection is open and has no unread reply."""
     try:
         return not connection.can_read()
     except BROKEN:

@@ -1,4 +1,4 @@
-"""Publishes runs that are held or recorded already, in windows, until the broker confirmed them."""
+"""Publishes runs that are already held or recorded, in windows, and waits for confirmations."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from redbeat.errors import cause_of
 
 from .one_step import Watch
 
-#: Collected messages are sent after this number of seconds, and when they have this many bytes.
+#: Collected messages are sent after this many seconds, or once they have this many bytes.
 FLUSH_AFTER: Final = 0.02
 MAX_BYTES: Final = 1 << 20
 
-#: The most entries whose next message is published while no other is in flight.
+#: How many entries may have their next message published while no other is in flight.
 MOST_ALONE: Final = 1000
 
 
-#: A pipe collects messages on one channel, and sends them without waiting for each confirmation.
+#: Collects messages on one channel, and sends them without waiting for each confirmation.
 Pipe: TypeAlias = "RedisPipe | AmqpPipe"
 
 
 class StoppedError(Exception):
-    """Raised for a run whose publish was ended by a signal or another ``BaseException``."""
+    """A signal or another ``BaseException`` ended the publish of a run."""
 
 
 def pipe_of(channel: Any) -> Pipe | None:
-    """Return a pipe for a kombu channel, or None if each publish waits for the broker.
+    """A pipe for a kombu channel, None if each publish waits for the broker.
 
-    RabbitMQ needs a pipe only if it confirms messages, because a publish without confirmation does
-    not wait. No network traffic.
+    RabbitMQ needs one only if it confirms messages: without, a publish doesn't wait. No network
+    traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)
     confirms = getattr(channel, "basic_publish_confirm", None)
-    # Compare with ``==``, because each access to a bound method creates a new object.
+    # ``==``, because each access to a bound method creates a new object.
     if confirms is not None and channel.basic_publish == confirms and not channel._confirm_selected:
         return AmqpPipe(channel)
     return None
 
 
 class SharedError(Exception):
-    """Raised for a run whose channel failed, perhaps because of another message.
+    """A run's channel failed, perhaps because of another message.
 
-    The run is no failure of its entry, unless the broker is away: publish it again at once, within
-    the same hold. The sender then sends it while no other message is in flight. The error of the
-    broker is in ``__cause__``.
+    The run is no failure of its entry, unless the broker is down: publish it again at once, within
+    the same hold. The sender then sends it while no other message is in flight. The broker's error
+    is the ``__cause__``.
     """
 
 
 class Sender:
-    """Publishes runs through kombu; a message waits for its confirmation together with others.
+    """Publishes runs through kombu, and lets messages wait for their confirmations together.
 
-    ``window`` is the most messages that wait together; 1 waits for the broker after each message.
-    ``clock`` returns monotonic seconds.
+    At most ``window`` of them; 1 waits for the broker after each message. ``clock`` returns
+    monotonic seconds.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -67,8 +67,8 @@ class Sender:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The number of broker operations and the run of each publish that is not confirmed yet.
-        #: A publish has one operation per queue, and none if it waited for the broker.
+        #: Each publish that isn't confirmed yet: its number of broker operations (one per queue,
+        #: none if it waited for the broker) and its run.
         self._collected: list[tuple[int, Run]] = []
         self._settled: list[Run] = []
         self._collecting_since = 0.0
@@ -85,20 +85,20 @@ class Sender:
         once: bool = False,
         own: bool = False,
     ) -> None:
-        """Call ``call``, which publishes the run with ``producer``; do not wait for the broker.
+        """Call ``call``, which publishes the run with ``producer``; don't wait for the broker.
 
         The run comes back from :meth:`settle` or :meth:`finish`, finished:
 
         - ``run.error`` None and ``run.left``: sent; ``run.task_id`` is the id that the call
           returned.
-        - ``run.error`` None and not ``run.left``: the call sent nothing, "not sent".
+        - ``run.error`` None and not ``run.left``: the call sent nothing.
         - ``run.error`` and not ``run.left``: it failed, and certainly nothing left.
-        - ``run.error`` and ``run.left``: it failed, and perhaps something left (keep the hold).
-          With ``run.seen`` a message left, unless the error is one of the broker.
+        - ``run.error`` and ``run.left``: it failed, and something may have left (keep the hold).
+          With ``run.seen`` a message did leave, unless the error is one of the broker.
 
-        ``once`` publishes outside the window and repeats nothing (at most once). ``own`` is true if
-        the call runs code of users or libraries (``OwnCode.part_in``). ``call`` may raise
-        any ``Exception``; this method raises none.
+        ``once`` publishes outside the window and repeats nothing (at most once). ``own`` means that
+        the call runs code of users or libraries (``OwnCode.part_in``). ``call`` may raise any
+        ``Exception``; this method raises none.
         """
         run.left, run.error = False, None
         pipe, before = None, 0
@@ -110,18 +110,18 @@ class Sender:
                 watch.call(run, call)
         except Exception as error:
             run.error = self._blamed(error, pipe)
-        except BaseException as error:  # the pipe may have its message
+        except BaseException as error:  # the pipe may already have its message
             run.error = StoppedError(repr(error))
             raise
         finally:
             self._collect(pipe.size - before if pipe is not None else 0, run)
 
     def collects(self, run: Run, producer: Any) -> bool:
-        """Return whether the next message may be rendered: it is collected, for a Redis broker."""
+        """Whether the next message may be rendered: it's collected, for a Redis broker."""
         return run.rule.key not in self._alone and isinstance(self._pipe_of(producer), RedisPipe)
 
     def push(self, run: Run, commands: list[list[Any]]) -> None:
-        """Collect the rendered message of a run for which :meth:`collects` was true."""
+        """Collect a run's rendered message, after :meth:`collects` was true."""
         assert isinstance(self._pipe, RedisPipe)
         run.left, run.error = True, None
         for command in commands:
@@ -130,19 +130,19 @@ class Sender:
 
     @property
     def made(self) -> list[list[Any]]:
-        """The commands of the message that :meth:`publish` collected last."""
+        """Commands of the message that :meth:`publish` collected last."""
         return self._pipe.commands if isinstance(self._pipe, RedisPipe) else []
 
     def _blamed(self, error: Exception, pipe: Pipe | None) -> Exception:
-        """Return the error of a call, as a :exc:`SharedError` if another message may be to blame.
+        """The error of a call, as a :exc:`SharedError` if another message may be to blame.
 
-        RabbitMQ closes the channel of a bad message, and py-amqp raises this in a later publish.
+        RabbitMQ closes the channel of a bad message, and py-amqp raises that in a later publish.
         """
         others = any(operations for operations, _ in self._collected)
         return _shared(error) if others and pipe and pipe.shares_errors else error
 
     def _collect(self, operations: int, run: Run) -> None:
-        run.left = run.left or operations > 0  # perhaps not by ``basic_publish``
+        run.left = run.left or operations > 0  # perhaps not through ``basic_publish``
         if not self._collected:
             self._collecting_since = self._clock()
         self._collected.append((operations, run))
@@ -150,9 +150,9 @@ class Sender:
             self._confirm()
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
-        """Return the pipe for a publish, None if the publish must wait for the broker.
+        """The pipe for a publish, None if it must wait for the broker.
 
-        A new channel gets no pipe while messages of another channel are unconfirmed.
+        A new channel gets no pipe while messages of another one are unconfirmed.
         """
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
@@ -166,9 +166,9 @@ class Sender:
     # -- settling ------------------------------------------------------------------------------
 
     def settle(self) -> list[Run]:
-        """Return the runs that are finished, in order.
+        """The runs that are finished, in order.
 
-        Waits for the broker if the window is full or its first message has waited for 20 ms.
+        Waits for the broker if the window is full or its first message is 20 ms old.
         """
         if self._is_full():
             self._confirm()
@@ -176,21 +176,17 @@ class Sender:
         return settled
 
     def finish(self) -> list[Run]:
-        """Wait until the broker has confirmed all messages, and return all finished runs.
-
-        Takes at most the timeout of a publish.
-        """
+        """Wait for all confirmations, at most a publish's timeout; return all finished runs."""
         self._confirm()
         return self.settle()
 
     @property
     def busy(self) -> bool:
-        """Whether there are runs that :meth:`settle` has not returned."""
+        """Whether there are runs that :meth:`settle` hasn't returned."""
         return bool(self._collected or self._settled)
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that :meth:`settle` has not returned."""
         return [*self._settled, *(run for _, run in self._collected)]
 
     def close(self) -> None:
@@ -208,7 +204,6 @@ class Sender:
         return len(self._collected) >= self._window or size > MAX_BYTES
 
     def _confirm(self) -> None:
-        """Wait until the broker has confirmed what was collected."""
         results = iter(self._pipe.results() if self._pipe is not None else ())
         collected, self._collected = self._collected, []
         shared = len(collected) > 1 and self._pipe is not None and self._pipe.shares_errors
@@ -216,7 +211,7 @@ class Sender:
             self._settle(run, list(islice(results, operations)), shared)
 
     def _settle(self, run: Run, results: list[Exception | None], shared: bool) -> None:
-        """Finish a run; ``results`` has the error of each of its operations, None for success."""
+        """Finish a run; ``results`` has an error or None for each of its operations."""
         error = next(filter(None, results), None)
         if error is not None:
             run.seen = False

@@ -1,4 +1,4 @@
-"""The entries of ``beat_schedule``: writes them to Redis as changes of what was read there."""
+"""The entries of ``beat_schedule``, written to Redis as changes of what was read there."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ from redbeat.storage.store import Store
 
 logger = get_logger("celery.beat")
 
-#: How often a change of an entry is decided again that others change at the same time.
+#: How often to decide again about an entry that others change at the same time.
 MOST_TRIES: Final = 5
 
-#: The field of the stats with the note of the beat that was the last to write static entries.
+#: The field of the stats for the note of the beat that last wrote static entries.
 WRITTEN: Final = "statics"
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
-#: Carries out changes in one round trip.
 Exchange = Callable[[Sequence[Change]], Reply]
 
 
 class Here(NamedTuple):
     """Where and when static entries are written.
 
-    ``now`` is the time of Redis. With ``only_missing``, stored entries stay as they are. ``known``
-    are the names in the set of static entries. ``note`` goes to Redis with all that is written, so
-    that another beat finds that it was not the last to write.
+    ``now`` is Redis's time. With ``only_missing``, stored entries stay as they are. ``known`` are
+    the names in the set of static entries. ``note`` goes to Redis with all that is written, so that
+    another beat sees it wasn't the last to write.
     """
 
     store: Store
@@ -58,30 +57,29 @@ class Here(NamedTuple):
 
 
 class Statics:
-    """The entries of ``beat_schedule`` of this process, with the objects that Redis cannot store.
+    """This process's entries of ``beat_schedule``, with the objects that Redis can't store.
 
-    An invalid entry is logged and does not affect other entries. If Redis contains an older version
-    of the invalid entry, the older version remains in Redis.
+    An invalid entry is logged and doesn't affect others. An older version of it stays in Redis.
 
-    An unchanged entry is read and not written. A beat reads in portions of 500 entries, and each
-    change expects what was read, so beats that write at the same time disturb nothing.
+    An unchanged entry is read and not written. Entries are read 500 at a time, and each change
+    expects what was read, so beats that write at the same time do no harm.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
-        #: Their names, at any time.
+        #: A live view of the names.
         self.names = self._entries.keys()
         self._refused: set[str] = set()
         self._removed: set[str] = set()
         #: The definitions and policies to store, by name.
         self._texts: dict[str, tuple[str, str]] = {}
-        #: Whether :meth:`collect` was called; before, no entry is removed.
+        #: Whether :meth:`collect` was called. Until then, no entry is removed.
         self._complete = False
-        #: How many entries were added, changed and removed, and not yet logged.
+        #: Entries added, changed and removed that weren't logged yet.
         self._counts = _no_counts()
-        #: What this beat has noted in Redis when :meth:`offer` had written all entries.
+        #: This beat's note in Redis, once :meth:`offer` has written all entries.
         self._note = ""
-        #: Whether :meth:`sync` must write the entries before this beat looks at any entry.
+        #: Whether :meth:`sync` must come before this beat looks at any entry.
         self.unwritten = True
 
     def __len__(self) -> int:
@@ -90,7 +88,7 @@ class Statics:
     # -- collecting ----------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Start a new collection; static entries that are not added to it count as removed."""
+        """Start over; static entries that aren't added again count as removed."""
         self._removed |= self.names
         self._entries.clear()
         self._refused, self._texts = set(), {}
@@ -100,8 +98,8 @@ class Statics:
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
         """Add an entry.
 
-        Raises :exc:`InvalidEntryError` for a reserved name, or if ``on_finish`` is ``delete``,
-        because each start of a beat would create the deleted entry again.
+        Raises :exc:`InvalidEntryError` for a reserved name, or if ``on_finish`` is ``delete``: each
+        start of a beat would create the deleted entry again.
         """
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
@@ -117,7 +115,7 @@ class Statics:
         self._note = ""
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Log an entry that cannot be created or stored, and remove it from the collection."""
+        """Log an entry that can't be created or stored, and take it out of the collection."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         name = plain_name(name)
         self._entries.pop(name, None)
@@ -127,14 +125,14 @@ class Statics:
     # -- restoring -----------------------------------------------------------------------------
 
     def restore(self, entry: RedBeatSchedulerEntry) -> None:
-        """Give a loaded entry the schedule and functions that Redis cannot store.
+        """Give a loaded entry the schedule and functions that Redis can't store.
 
-        Raises :exc:`CannotRunHereError` for functions that this beat does not have.
+        Raises :exc:`CannotRunHereError` for functions that this beat doesn't have.
         """
         static_entry = self._entries.get(str(entry.name))
         if static_entry is not None and not _runs_as_stored(static_entry.schedule):
             stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
-            # A schedule that was changed in Redis is not replaced.
+            # A schedule that was edited in Redis stays.
             if entry.schedule == stored.schedule:
                 entry.schedule = static_entry.schedule
         try:
@@ -149,8 +147,8 @@ class Statics:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries; while another beat leads, only add those that are missing.
 
-        Takes four round trips, one per 500 entries, and one more per 500 of which some are written;
-        none without entries.
+        Four round trips, one per 500 entries, and one more per 500 of which some are written; none
+        without entries.
         """
         if not self._entries:
             return
@@ -170,16 +168,15 @@ class Statics:
     ) -> dict[str, int] | None:
         """Add, change and remove entries so that Redis has those of ``beat_schedule``.
 
-        ``now`` is the time of Redis. If ``exclusive`` is false, only what the program has removed
-        from the ``beat_schedule`` of this beat is removed.
+        ``now`` is Redis's time. Unless ``exclusive``, only what the program has removed from this
+        beat's ``beat_schedule`` is removed.
 
-        Returns how many entries were added, changed and removed that no log line has counted yet.
-        Returns None if this beat does not hold the lock any more, or if entries were changed by
-        others again and again.
+        Returns how many entries were added, changed and removed since the last log line about them.
+        None if this beat no longer holds the lock, or if others kept changing entries.
 
-        Takes two round trips, one per 500 entries, one more per 500 of which some are written, and
-        one more per 500 of which some use calendars. Takes three if no beat has written static
-        entries since :meth:`offer`.
+        Two round trips, one per 500 entries, one more per 500 of which some are written, and one
+        more per 500 of which some use calendars. Three if no beat has written static entries since
+        :meth:`offer`.
         """
         here = Here(store, exchange, now, False, store.static_names(), new_mark())
         is_written = bool(self._note) and store.noted(WRITTEN) == self._note
@@ -202,10 +199,10 @@ class Statics:
         return names - self.names - self._refused if exclusive else names & self._removed
 
     def _remove(self, here: Here, stale: Iterable[str]) -> bool:
-        """Remove entries; return False if this beat does not hold the lock any more."""
+        """False if this beat no longer holds the lock."""
         for names in reading.batches(sorted(stale)):
             keys = [here.store.keys.entry(name) for name in names]
-            # Keys that are not hashes belong to others, and stay.
+            # Keys that aren't hashes belong to others, and stay.
             rows = [row for row in read_rows(here.store, keys) if not row.problem]
             index = [["SREM", words.STATICS, *names], ["HDEL", words.QUARANTINE, *keys]]
             changes = [edits.deletion(row.key) for row in rows]
@@ -217,7 +214,7 @@ class Statics:
         return True
 
     def _write(self, here: Here) -> bool:
-        """Write entries; return whether all were written."""
+        """Whether all entries were written."""
         for batch in reading.batches(list(self._entries)):
             names = {self._entries[name].key: name for name in batch}
             rows = read_rows(here.store, names)
@@ -244,7 +241,7 @@ class Statics:
     def _changes(
         self, here: Here, rows: Iterable[Row], names: Mapping[str, str]
     ) -> dict[tuple[str, bool], Change]:
-        """Return (name, whether it is new) -> change for what differs; refuse what is invalid."""
+        """(name, whether it's new) -> change for what differs; refuse what is invalid."""
         entries = [self._entries[names[row.key]] for row in rows]
         give_calendars(here.store, entries)
         changes = {}
@@ -255,7 +252,7 @@ class Statics:
                 change = self._change(here, entry, row)
             except (RedisError, OSError):
                 raise
-            except Exception as error:  # user code in a schedule or entry class may raise any error
+            except Exception as error:  # user code in a schedule or entry class
                 self.refuse(names[row.key], error)
                 continue
             if change is not None:
@@ -272,9 +269,9 @@ class Statics:
         return saving.static_change(entry, row, texts, here.now)
 
     def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> tuple[str, str]:
-        """Return the definition and policy of an entry, as they are to be stored.
+        """Definition and policy of an entry, as they are to be stored.
 
-        If the class of the entry overrides ``save``, it saves the entry, and what it stored counts.
+        An entry class that overrides ``save`` saves the entry itself, and what it stored counts.
         """
         name = str(entry.name)
         if name not in self._texts:
@@ -302,7 +299,6 @@ class Statics:
 
 
 def _noting(here: Here) -> Change:
-    """Return the change that notes which beat was the last to write static entries."""
     return Change("", index=[["HSET", words.STATS, WRITTEN, here.note]])
 
 
@@ -311,9 +307,9 @@ def _no_counts() -> dict[str, int]:
 
 
 def _runs_as_stored(schedule: BaseSchedule) -> bool:
-    """Return whether the stored form of a schedule runs like the schedule itself.
+    """Whether the stored form of a schedule runs like the schedule itself.
 
-    A clock that only shows when the schedule begins does not decide about later runs.
+    A clock that only says when the schedule begins has no effect on later runs.
     """
     if not asks_itself(schedule):
         return True
@@ -323,7 +319,7 @@ def _runs_as_stored(schedule: BaseSchedule) -> bool:
 
 
 def _is_paused(row: Row, texts: tuple[str, str]) -> bool:
-    """Return whether an operator paused the entry, and ``beat_schedule`` has not changed since."""
+    """Whether an operator paused the entry, and ``beat_schedule`` hasn't changed since."""
     stored, policy = texts_in(row)
     if policy != texts[1] or State.read(row.state, row.meta).pause is None:
         return False
@@ -334,10 +330,10 @@ def _is_paused(row: Row, texts: tuple[str, str]) -> bool:
 
 
 def _kept(row: Row, now: datetime) -> Change | None:
-    """Return the change of an entry whose texts stay; None if nothing is to be done.
+    """The change of an entry whose text stays; None if there is nothing to do.
 
-    An entry of an earlier version gets a state. It says that the entry has no identity, so that it
-    is the same entry if a beat adds it again after Redis lost its data.
+    An entry of an earlier version gets a state that says it has no identity, so that it's the same
+    entry if a beat adds it again after Redis lost its data.
     """
     add = now.timestamp() if row.score == "" else None
     if row.state is None:

@@ -1,4 +1,4 @@
-"""Delays stop signals while a beat talks to the broker or Redis, and bounds the time of a stop."""
+"""Delays stop signals while a beat talks to the broker or Redis, and limits the time of a stop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import threading
 from types import FrameType
 from typing import Any, Final
 
-#: The signals that stop a beat.
-#: A handler of a stop signal may raise an exception at any point of the code.
+#: The signals that stop a beat. Their handlers may raise an exception at any point of the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
-#: Seconds after a stop signal after which a beat service ends, whatever it waits for. Docker kills
-#: a process after ten.
+#: A beat service ends this many seconds after a stop signal, whatever it waits for. Docker kills a
+#: process after ten.
 LONGEST_STOP: Final = 6.5
 
 #: Seconds after a second signal, and seconds that the exit itself may take.
@@ -26,13 +25,13 @@ LONGEST_EXIT: Final = 1.3
 class Stop:
     """Ends this process, if it is a beat service, some seconds after a stop signal.
 
-    It is as if the process was killed then, but handlers of the exit run, and the log says what was
-    not recorded. Without :meth:`enable`, and where there is no ``SIGALRM``, it does nothing.
+    That is as if it were killed, except that exit handlers run, and the log says what was not
+    recorded. Without :meth:`enable`, or without ``SIGALRM``, it does nothing.
     """
 
     def __init__(self) -> None:
         self._enabled = self._begun = False
-        #: Whether the time is over: nothing more is asked of Redis or the broker.
+        #: Whether time is up: nothing more is asked of Redis or the broker.
         self.over = False
 
     def enable(self) -> None:
@@ -42,21 +41,20 @@ class Stop:
             self._enabled = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
     def begin(self) -> None:
-        """Begin to stop; the process ends in time."""
         if self._enabled and not self._begun:
             self._begun = True
             signal.signal(signal.SIGALRM, self._end)
-            atexit.register(self.end)  # Python takes the handler away at its very end
+            atexit.register(self.end)  # Python removes the handler at its very end
             signal.setitimer(signal.ITIMER_REAL, LONGEST_STOP, LONGEST_EXIT)
 
     def signalled(self) -> None:
-        """Begin to stop; at a second call end soon."""
+        """Begin to stop; a second call ends the process soon."""
         if self._begun:
             signal.setitimer(signal.ITIMER_REAL, LONGEST_SECOND, LONGEST_EXIT)
         self.begin()
 
     def end(self) -> None:
-        """Let the process end by itself, because it has stopped."""
+        """Don't end the process any more, because it has stopped."""
         if self._begun:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._enabled = self._begun = False
@@ -68,29 +66,26 @@ class Stop:
         raise SystemExit(0)
 
 
-#: The stop of this process.
 STOP: Final = Stop()
 
 
 class HeldSignals:
     """A context manager in which the first stop signal only sets :attr:`pending`.
 
-    The handler of the signal runs at the end of the context. If the handler ran at once, it could
-    raise an exception during a publish. After an exception during a publish, the beat would not
-    know whether the message was sent, and the next beat would send the message again. An exception
-    while the beat reads a reply would break the connection.
+    The signal's handler runs at the end of the context. Run at once, it could raise an exception
+    during a publish: the beat wouldn't know whether the message was sent, and the next beat would
+    send it again. An exception while the beat reads a reply would break the connection.
 
-    A second stop signal runs its own handler at once, and cancels the handler of the first signal.
-    After the first one a beat service ends within seconds, see :class:`Stop`.
+    A second stop signal runs its own handler at once and cancels that of the first. After the first
+    one a beat service ends within seconds, see :class:`Stop`.
 
-    Python runs signal handlers only in the main thread. Outside the main thread, this context
-    manager does nothing.
+    Python runs signal handlers only in the main thread; in others this does nothing.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._held: int | None = None
-        #: Whether a stop signal was received during this context.
+        #: Whether a stop signal came during this context.
         self.pending = False
 
     def __enter__(self) -> HeldSignals:
@@ -113,7 +108,7 @@ class HeldSignals:
             self._held, self.pending = number, True
             return
         self._restore()
-        # Only one handler runs, because some handlers exit the process at a second call.
+        # Only one handler runs: some exit the process at a second call.
         self._held = None
         os.kill(os.getpid(), number)
 

@@ -1,11 +1,11 @@
 """Sees what has a say in messages: settings, signals, routers, overridden functions, the broker.
 
-Also whose code a function is: ours, as which Celery and kombu count, that of a library that wraps
+Also whose code a function is: ours (Celery and kombu count as that), that of a library that wraps
 it, or the user's.
 
 Only a message in which Celery, kombu and RedBeat alone have a say can be rendered. Whatever else
-may change a message, or wants to know of it, is a reason for Celery to make the message. What gives
-all messages of a task another form, such as a serializer, needs no reason: none is learned.
+may change a message, or wants to know of it, is a reason for Celery to make it. What gives all
+messages of a task another form, such as a serializer, needs no reason: no template is learned then.
 """
 
 from __future__ import annotations
@@ -33,32 +33,28 @@ from redbeat.errors import described
 
 OURS, LIBRARY, USER = "ours", "library", "user"
 
-#: Where our code lives.
 HOMES: Final = tuple(
     f"{Path(str(file)).parent}{sep}"
     for file in (celery.__file__, kombu.__file__, redbeat.__file__, __file__)
 )
 
-#: Directories of installed packages.
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
-#: The attributes in which properties, methods and partial functions hold their function.
+#: Where properties, methods and partial functions hold their function.
 HOLDS: Final = ("fget", "__func__", "func")
 
-#: Maximum number of wrappers around a function.
 MOST_WRAPPERS: Final = 20
 
-#: The channels of messages that are rendered. Their module needs packages that only users of a
-#: Redis broker have, so their names are compared.
+#: The channels whose messages are rendered. They are compared by name: only users of a Redis broker
+#: have the packages that their module needs.
 CHANNELS: Final = ("kombu.transport.redis.Channel", "kombu.transport.redis.SentinelChannel")
 
-#: The functions that libraries and programs wrap or replace, to see messages or to change them;
-#: more in :meth:`Surroundings._functions`. Whatever else changes a message, is found when a
-#: rendered one is compared with Celery's.
+#: The functions that libraries and programs wrap or replace to see or change messages; more in
+#: :meth:`Surroundings._functions`. Anything else that changes a message is found when a rendered
+#: one is compared with Celery's.
 OF_PRODUCER: Final = ("publish", "_publish", "_prepare", "_delivery_details", "maybe_declare")
 OF_TASK: Final = ("apply_async", "shadow_name", "_get_exec_options")
 
-#: What publishing reads besides functions.
 CHANNEL_OPTIONS: Final = ("body_encoding", "global_keyprefix", "priority_steps", "sep")
 TASK_OPTIONS: Final = (
     *("__header__", "_dump_pydantic_arguments", "typing"),
@@ -69,15 +65,15 @@ SETTINGS: Final = (
     *("task_send_sent_event", "task_serializer"),
 )
 
-#: The options whose effect on a message is another one each time.
+#: The options whose effect on a message differs each time.
 TIMES: Final = ("eta", "countdown", "expires")
 
 
 def whose(value: Any) -> str:
-    """Return whose code a function, method or property is.
+    """Whose code a function, method or property is.
 
-    It is a library's if all code that is not ours lives in installed packages (Sentry,
-    OpenTelemetry), or if code that looks like ours wraps a function.
+    A library's, if all code that isn't ours lives in installed packages (Sentry, OpenTelemetry), or
+    if code that looks like ours wraps a function.
     """
     files = [file for file in _files_of(value) if not file.startswith(HOMES)]
     if not files:
@@ -89,15 +85,15 @@ def whose(value: Any) -> str:
 
 
 def _files_of(value: Any) -> Iterator[str]:
-    """Yield the source files of a function: the outermost wrapper's first, "" if it is unknown.
+    """The source files of a function, the outermost wrapper's first, "" if unknown.
 
-    A wrapper made by ``functools.wraps`` has the name and module of what it wraps, so only its code
-    object says where it comes from.
+    A ``functools.wraps`` wrapper has the name and module of what it wraps, so only its code object
+    says where it comes from.
     """
     for _ in range(MOST_WRAPPERS):
         if value is None:
             return
-        if hasattr(type(value), "_self_wrapper"):  # wrapt, also the copies of it in other packages
+        if hasattr(type(value), "_self_wrapper"):  # wrapt, and its copies in other packages
             yield from _files_of(getattr(value, "_self_wrapper", None))
             value = value.__wrapped__
             continue
@@ -116,7 +112,7 @@ def _file_of_class(cls: type) -> str:
 
 
 def judge(owner: Any, name: str) -> str:
-    """Return whose code the method ``name`` of a class or an object is.
+    """Whose code the method ``name`` of a class or an object is.
 
     What a subclass overrides is the user's, wherever it lives. What stands in a class of ours is
     ours, unless somebody replaced it.
@@ -140,7 +136,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def overridden(owner: Any, names: Iterable[str]) -> str:
-    """Return the first method that is the user's, as ``Class.method``; "" if there is none."""
+    """The first method that is the user's, as ``Class.method``, or ""."""
     cls = owner if isinstance(owner, type) else type(owner)
     for name in names:
         if judge(owner, name) == USER:
@@ -152,8 +148,8 @@ def overridden(owner: Any, names: Iterable[str]) -> str:
 class Seen(NamedTuple):
     """What Celery reads when it publishes a task with some options, at one moment.
 
-    ``options`` has the execution options of the task, and the queue to which the task goes.
-    ``on_call`` is what the result backend does when the task is sent, None if nothing.
+    ``options`` has the task's execution options, and its queue. ``on_call`` is what the result
+    backend does when the task is sent, None if nothing.
     """
 
     task: Any
@@ -179,7 +175,7 @@ class Surroundings:
         self._seen: tuple[Any, ...] | None = None
 
     def look(self) -> bool:
-        """Look around; return whether anything has changed since the last time."""
+        """Whether anything has changed since the last look."""
         before = self._seen
         try:
             self.channel, self.tasks = self.producer.channel, self._app.tasks
@@ -207,7 +203,7 @@ class Surroundings:
         yield [function for _, _, function in self._functions()]  # also whose methods they are
 
     def _functions(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield (owner, name, function) for the functions that have a say in every message."""
+        """(owner, name, function) for the functions that have a say in every message."""
         app, amqp = self._app, self._app.amqp
         for owner, names in (
             (app, ("send_task", "producer_or_acquire")),
@@ -224,7 +220,6 @@ class Surroundings:
                     yield owner, name, function
 
     def _reasons(self) -> Iterator[str]:
-        """Yield why no message is rendered."""
         if not ensure_conf(self._app).render_messages:
             yield "redbeat_render_messages is False"
         kind = type(self.channel)
@@ -240,7 +235,7 @@ class Surroundings:
     # -- one task with its options ---------------------------------------------------------------
 
     def see(self, name: str, options: dict[str, Any]) -> Seen:
-        """Return what Celery reads for a task; raises an error if the task has no queue."""
+        """What Celery reads for a task. Raises an error if the task has no queue."""
         task, amqp = self.tasks.get(name), self._app.amqp
         of_task: tuple[Any, ...] = ()
         merged, ignored = options, options.get("ignore_result")
@@ -261,7 +256,7 @@ class Surroundings:
         return Seen(task, of_task, {**merged, **routed}, of_queue, on_call)
 
     def why_not(self, seen: Seen, options: Mapping[str, Any]) -> str:
-        """Return why the messages of a task with some options are not rendered, else ""."""
+        """Why the messages of a task with some options aren't rendered, else ""."""
         plain = (*map(id, options.values()), id(seen.options["queue"]))
         reasons = (
             *self._task_reasons(seen.task, seen.on_call),
@@ -302,7 +297,7 @@ def _signals() -> tuple[Any, ...]:
 
 
 def foreign_code(owner: Any, name: str, function: Any) -> str:
-    """Return "" if the code of a function is Celery's, kombu's or RedBeat's, else whose it is."""
+    """Whose code a function is, "" if it's Celery's, kombu's or RedBeat's."""
     if function is None or whose(function) == OURS:
         return ""
     kind = owner if hasattr(owner, "__name__") else type(owner)

@@ -1,4 +1,4 @@
-"""Knows what does not work: Redis, the broker, an entry on this beat, an entry that ends beats.
+"""What does not work: Redis, the broker, an entry on this beat, an entry that ends beats.
 
 Also how long to wait after failures, how often to log them, and how many runs may leave a second.
 """
@@ -26,41 +26,36 @@ from redbeat.storage.words import HANDS, NO_BROKER
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two looks whether the broker is back while nothing is to be sent.
+#: Seconds between two checks whether the broker is back while there is nothing to send.
 CHECKED_EVERY: Final = 10.0
 
-#: Maximum number of entries that this beat leaves to others.
 MOST_SKIPPED: Final = 1000
 
-#: Why an entry is set aside that beats had in hand alone when their processes ended.
 ENDED_A_BEAT: Final = "the processes of two beats ended while they had only this entry in hand"
 
-#: After this number of beats that had it alone, an entry is set aside.
+#: An entry is set aside once this many beats vanished with it alone in hand.
 ENOUGH: Final = 2
 
-#: The minimum wait in seconds of a beat that has reached the rate limit.
+#: The least wait at the rate limit, in seconds.
 SHORTEST_PAUSE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Exponential back-off: wait ``first`` seconds, and double the wait after each failure.
-
-    No wait is longer than ``longest`` seconds.
-    """
+    """Exponential back-off, in seconds: ``first``, doubled after each failure up to ``longest``."""
 
     first: float
     longest: float
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` consecutive failures; 0 for no failure."""
+        """Seconds to wait after ``failures`` in a row, 0 without any."""
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest) if failures else 0.0
 
 
 class Pace:
-    """A token bucket that allows ``rate`` runs per second, and bursts of at most ``rate`` runs.
+    """A token bucket: ``rate`` runs per second, and bursts of as many. None is no limit.
 
-    Times are in monotonic seconds. If ``rate`` is None, there is no limit.
+    Times are in monotonic seconds.
     """
 
     def __init__(self, rate: float | None) -> None:
@@ -69,7 +64,7 @@ class Pace:
         self._tokens, self._refilled_at = self._capacity, 0.0
 
     def allowed(self, now: float) -> int | None:
-        """Return the number of runs that are allowed now, None for no limit."""
+        """How many runs may leave now, None for no limit."""
         if self._rate is None:
             return None
         tokens = self._tokens + (now - self._refilled_at) * self._rate
@@ -77,65 +72,60 @@ class Pace:
         return int(self._tokens)
 
     def spend(self, count: int) -> None:
-        """Remove ``count`` tokens from the bucket, one per run."""
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next token; infinity if there is one."""
+        """Seconds until the next token, infinity if there is one."""
         if self._rate is None or self._tokens >= 1.0:
             return math.inf
         return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
 
 
-#: The back-off while the broker is unavailable, and the back-off of an entry that cannot be sent.
+#: Back-off while the broker is down, and of an entry that can't be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
 
-#: The back-off of an entry that this beat cannot run.
-#: The first wait is long enough for another beat to take the entry.
+#: Back-off of an entry that this beat can't run. In the first wait another beat can take it.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
-#: The back-off of an entry that ended a beat's process, or perhaps only was in its hand.
+#: Back-off of an entry that ended a beat's process, or was merely in its hands.
 SUSPECT_WAIT = BackOff(60.0, 3600.0)
 
-#: Matches the errors of a Redis that is full, and of one that could not save its data.
+#: The errors of a Redis that is full, and of one that couldn't save its data.
 NO_WRITES: Final = re.compile(r"maxmemory|MISCONF|unable to persist")
 
-#: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
+#: Back-off of ticks that fail because of Redis, and for another reason.
 REDIS_WAIT = BackOff(0.1, 2.0)
 TICK_WAIT = BackOff(1.0, 8.0)
 
 
 def should_log(attempts: int) -> bool:
-    """Return whether to log a failure after this number of attempts: the first one, and later ones.
+    """Whether to log a failure after this many attempts.
 
-    A failure that continues is logged after about 1, 2, 4, 8 and 17 minutes, and then about every
-    34 minutes.
+    The first one, then a lasting one after about 1, 2, 4, 8 and 17 minutes, then about every 34.
     """
     doubled = attempts & (attempts - 1) == 0
     return attempts == 1 or (attempts >= 32 and (doubled or attempts % 1024 == 0))
 
 
 class FailedTicks:
-    """Counts and logs consecutive failed ticks; each method sets the ``health`` of the beat.
+    """Counts and logs consecutive failed ticks, and tells ``health`` of them.
 
-    Arguments:
-        scheduler: the sender of the signals, with the clock of the beat.
-        health: the health of the beat.
+    ``scheduler`` sends the signals, and has the beat's clock.
     """
 
     def __init__(self, scheduler: Any, health: BeatHealth) -> None:
         self._scheduler, self._health = scheduler, health
         self._url = safe_url(ensure_conf(scheduler.app).redis_url)
         self._clock: Callable[[], float] = scheduler.clock
-        #: How many ticks failed because of Redis, and how many failed for another reason.
+        #: Ticks that failed because of Redis, and for another reason.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.
         self._first_at = self._last_at = 0.0
         self._logged_kinds: set[str] = set()
 
     def tick_failed(self, error: Exception) -> float:
-        """Log an error that does not come from Redis; return the seconds to wait."""
+        """Log an error that doesn't come from Redis; return the seconds to wait."""
         self._others += 1
         wait, reason = TICK_WAIT.after(self._others), reason_of(error)
         self._health.tick_error = f"the tick fails: {reason}"
@@ -148,7 +138,7 @@ class FailedTicks:
     def redis_failed(self, error: Exception, answered_at: float) -> float:
         """Log an error of Redis; return the seconds to wait.
 
-        ``answered_at`` is the local time of the last reply of Redis.
+        ``answered_at`` is the local time of Redis's last reply.
         """
         answered, self._last_at = answered_at > self._last_at, self._clock()
         if not self.of_redis:
@@ -158,23 +148,21 @@ class FailedTicks:
         kind = type(error).__name__
         refused = isinstance(error, ResponseError)
         self._health.failed(printable(f"{kind}: {error}"), refused=refused)
-        # Log the first error of each kind, because a lasting error may follow a short one such as
-        # "connection refused".
+        # Log the first error of each kind: a lasting one may follow a short "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
             logger.error(
                 "beat: Redis %s, trying again every %.0f s: %s: %s: %s",
                 *(_what_it_does(error), REDIS_WAIT.longest, self._url, kind, error),
             )
-        # A connection that breaks between answers again and again is no server that is away.
+        # A connection that keeps breaking between answers doesn't mean that the server is down.
         return REDIS_WAIT.first if answered else REDIS_WAIT.after(self.of_redis)
 
     def end(self, answered_at: float) -> None:
         """Reset the failures after a tick without an error.
 
-        ``answered_at`` is the local time of the last reply of Redis. Failures because of Redis are
-        not reset if the last reply is older than the last failure, because the tick may have used
-        the reply to an earlier request.
+        ``answered_at`` is the local time of Redis's last reply. If it's older than Redis's last
+        failure, that isn't reset: the tick may have used the reply to an earlier request.
         """
         if self._others:
             ticks = plural(self._others, "failed tick")
@@ -195,7 +183,6 @@ class FailedTicks:
 
 
 def _what_it_does(error: Exception) -> str:
-    """Return what Redis does that raised an error, as the log says it."""
     if isinstance(error, ReadOnlyError) or NO_WRITES.search(str(error)):
         return "takes no writes"
     return "refuses a command" if type(error) is ResponseError else "is not available"
@@ -204,22 +191,22 @@ def _what_it_does(error: Exception) -> str:
 class Broker:
     """Counts and logs consecutive failures of the broker.
 
-    ``scheduler`` says what an error means, and drops a broken connection. Its clock counts.
+    ``scheduler`` says what an error means, drops a broken connection, and has the clock.
     """
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._clock: Callable[[], float] = scheduler.clock
         self.failures = 0
-        #: Whether it failed in this tick; the beat resets it.
+        #: Whether it failed in this tick; the beat resets this.
         self.failed = False
-        #: Why the broker is not available, with its address; "" while it works.
+        #: Why the broker is unavailable, with its address; "" while it works.
         self.problem = ""
         self._failed_at = 0.0
         self._checked_at = 0.0
 
     def is_down(self, error: Exception) -> bool:
-        """Return whether an error means that the broker is away; if so, count and log it.
+        """Whether an error means that the broker is down; if so, count and log it.
 
         All messages that fail in one tick count once.
         """
@@ -242,7 +229,7 @@ class Broker:
         return True
 
     def answered(self) -> None:
-        """Forget the failures, which there are, because the broker took a message."""
+        """Forget the failures there were: the broker took a message."""
         logger.warning(
             "beat: The broker is back, after %s in %.0f s: %s",
             plural(self.failures, "failed attempt"),
@@ -252,9 +239,9 @@ class Broker:
         emit(broker_back, self._scheduler, failures=failures)
 
     def check(self, *, soon: bool) -> None:
-        """Look whether the broker is back, so that an idle beat does not report it for long.
+        """See whether the broker is back, so that an idle beat doesn't report it for long.
 
-        If a run is due ``soon``, it is the better test: a broker may accept connections, but refuse
+        A run that is due ``soon`` is the better test: a broker may accept connections and refuse
         messages.
         """
         if not self.failures or soon or self._clock() < self._checked_at + CHECKED_EVERY:
@@ -270,7 +257,7 @@ class Broker:
 
 @dataclass(slots=True)
 class Skipped:
-    """An entry that this beat cannot run: why, its texts' digest, and when to try again."""
+    """An entry that this beat can't run: why, its digest, and when to try again."""
 
     reason: str
     digest: str
@@ -279,9 +266,9 @@ class Skipped:
 
 
 class SkipList:
-    """The entries that this beat leaves to other beats, until their texts change or a time passes.
+    """Entries that this beat leaves to others, until their text changes or a time has passed.
 
-    The scores of the entries stay as they are, so that other beats see how late the entries are.
+    Their scores stay as they are, so that other beats see how late they are.
     """
 
     def __init__(self) -> None:
@@ -298,15 +285,15 @@ class SkipList:
         return before is None or before.reason != reason
 
     def digests(self, now: float) -> dict[str, str]:
-        """Return key -> digest of what the next look leaves out."""
+        """Key -> digest of what the next look leaves out."""
         if not self._skipped:
             return {}
         return {key: one.digest for key, one in self._skipped.items() if one.again_at > now}
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next entry is tried again, infinity if there is none.
+        """Seconds until the next entry is tried again, infinity if there is none.
 
-        What was to be tried before is edited, or gone.
+        Entries that should have been tried already were edited, or are gone.
         """
         waits = (one.again_at - now for one in self._skipped.values())
         return min((seconds for seconds in waits if seconds > 0), default=float("inf"))
@@ -315,24 +302,23 @@ class SkipList:
 class Suspects:
     """The entries that a vanished beat had in hand.
 
-    The beat after it looks at each of them alone, and notes that in Redis. An entry that two beats
-    had alone when they vanished is set aside. A pod that was killed with entries in hand harms none
-    of them, and hardly so if others are killed right after it.
+    The next beat looks at each of them alone, and notes that in Redis. An entry that two beats had
+    alone when they vanished is set aside. So a pod that is killed with entries in hand harms none
+    of them, and neither do others that are killed right after it, or hardly ever.
     """
 
     def __init__(self) -> None:
         self._hands: list[Hand] = []
         self._keys: list[str] = []
-        #: The entry that the last look was about, alone; "" for an ordinary look.
+        #: The only entry of the last look; "" for an ordinary look.
         self.alone = ""
-        #: The entries to set aside without loading them.
+        #: Entries to set aside without loading them.
         self.guilty: set[str] = set()
 
     def note(self, hands: Iterable[Hand]) -> None:
-        """Take in the notes of vanished beats."""
         for hand in hands:
             if any(hand.token == noted.token for noted in self._hands):
-                continue  # a beat that was only slow notes other keys at each turn
+                continue  # a beat that was merely slow notes other keys at each turn
             self._hands.append(hand)
             self._keys += [key for key in hand.keys if key not in self._keys]
             if not hand.alone:
@@ -345,7 +331,7 @@ class Suspects:
             self.guilty.update(key for key in hand.keys if alone[key] >= ENOUGH)
 
     def next(self) -> str:
-        """Return the key of the entry to look at next, alone; "" if there is none."""
+        """Key of the entry to look at next, alone; "" if there is none."""
         self.alone = self._keys.pop() if self._keys else ""
         return self.alone
 
@@ -360,7 +346,7 @@ class Suspects:
             self._keys.remove(key)
 
     def done(self) -> list[Change]:
-        """Return the changes that forget the notes, once each entry was looked at."""
+        """The changes that forget the notes, once each entry was looked at."""
         if self._keys or not self._hands:
             return []
         hands, self._hands = self._hands, []

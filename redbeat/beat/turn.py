@@ -1,4 +1,4 @@
-"""The one exchange of a beat with Redis: changes go there, answers and rows come back."""
+"""How a beat talks to Redis: in one exchange, changes go there, and answers and rows come back."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from redbeat.storage.rows import Answer, Change, Counted, Look, Reply, Request
 from redbeat.storage.scripts import overlaps
 from redbeat.storage.store import Store
 
-#: A turn goes out when it has this many changes, this many bytes, or waits for this many seconds.
-#: A killed beat leaves at most two turns of held runs.
+#: A turn goes out when it has this many changes, or this many bytes, or after this many seconds. A
+#: killed beat leaves at most two turns of held runs.
 MOST_CHANGES: Final = 50
 MOST_BYTES: Final = 1 << 20
 LONGEST_WAIT: Final = 0.02
 
-#: What idle ticks count goes to Redis after this number of seconds, because a turn with counts
-#: costs more, and at once if the number of entries has changed.
+#: What idle ticks count goes to Redis after this many seconds, because counts make a turn dearer.
+#: It goes at once if the number of entries has changed.
 COUNTS_WAIT: Final = 1.0
 
-#: The numbers of rows of a look: the usual one, and the one for a round trip longer than ``FAR``.
+#: How many rows a look asks for, and how many if a round trip takes more than ``FAR`` seconds.
 LIMIT, FAR_LIMIT, FAR = 75, 500, 0.01
 
 
-#: Seconds after which the rows of a look that was sent ahead are looked at again.
+#: Seconds after which the reply to a look ahead is too old.
 LONGEST_AHEAD: Final = 0.4
 
-#: Differences of two clocks up to this number of seconds are normal.
+#: Up to how many seconds two clocks normally differ.
 NORMAL_OFFSET: Final = 1.0
 
 #: The reply to a look ahead, and when it was sent.
 NO_LOOK: Final = (None, -math.inf)
 
-#: The owner of a change, the answer to it, whether an earlier turn carried it and its reply was
-#: lost, and the local time before the request went out.
+#: A change's owner, the answer, whether an earlier turn carried the change and its reply was lost,
+#: and the local time before the request.
 Answered = tuple[Any, Answer, bool, float]
 
 
 class Turn:
-    """Sends the turns of one beat, one at a time, and keeps what was not answered.
+    """Sends the turns of one beat, one at a time, and keeps what wasn't answered.
 
-    A turn is safe to repeat. If the reply to a turn is lost, the next turn carries its changes
-    again, before the others.
+    A turn is safe to repeat. If its reply is lost, the next turn carries its changes again, before
+    the others.
 
     Arguments:
         store: the schedule in Redis, with a client that does not retry.
@@ -66,59 +66,57 @@ class Turn:
         self.lock = lock
         #: Whether several beats share the work, because there is no lock at all.
         self.is_shared = lock is None
-        #: The common server of broker and schedule, None if scripts push no messages.
+        #: The server that broker and schedule share, None if scripts push no messages.
         self.server: tuple[str, int, int] | None = None
-        #: The answers that the beat has not handled yet.
+        #: Answers that the beat hasn't handled yet.
         self.answered: list[Answered] = []
         self._store = store
         self.token = token
         self._counters = counters
         self._clock = clock
-        #: The changes to send, and those without an answer, each with its owner.
+        #: The changes to send, and those in flight, each with its owner.
         self._items: list[tuple[Change, Any]] = []
         self._in_flight: list[tuple[Change, Any]] = []
-        #: How many of those in flight an earlier turn carried, whose reply was lost.
+        #: How many of those in flight were in an earlier turn, whose reply was lost.
         self._repeated = 0
         self._bytes = 0
         self._read_reply: Callable[[], Reply] | None = None
-        #: Whether that turn looks ahead, and the reply to the last one that did, with its time.
+        #: Whether that turn looks ahead; the reply to the last one that did, and when it was sent.
         self._looks_ahead = False
         self._looked: tuple[Reply | None, float] = NO_LOOK
         self._counted = NOTHING
         self._counted_at = -math.inf
         self._members = -1
         self._redis_time = 0.0
-        #: The local times of the last request, of the last reply, and the last round trip.
+        #: Local times of the last request and the last reply.
         self.sent_at = self.answered_at = clock()
-        #: How many seconds the clock of this host is ahead of Redis's; 0 for a normal difference.
+        #: How many seconds this host's clock is ahead of Redis's; 0 for a normal difference.
         self.host_ahead = 0.0
         self._host_sent_at = 0.0
         self.round_trip = 0.0
-        #: The number of requests so far.
         self.round_trips = 0
-        #: The seconds by which the clock of Redis went back; the beat resets it to 0.
+        #: How many seconds Redis's clock went back; the beat resets it.
         self.clock_went_back = 0.0
 
     # -- changes -------------------------------------------------------------------------------
 
     def add(self, change: Change, owner: Any) -> None:
-        """Let the next turn carry a change; :attr:`answered` will have its answer."""
+        """Put a change into the next turn; its answer comes in :attr:`answered`."""
         self._items.append((change, owner))
         for command in change.push:
             self._bytes += len(command[-1])
 
     @property
     def pending(self) -> bool:
-        """Whether there are changes without an answer."""
         return bool(self._items or self._in_flight)
 
     @property
     def owners(self) -> list[Any]:
-        """The owners of the changes without an answer."""
+        """Owners of the changes without an answer."""
         return [owner for _, owner in (*self._in_flight, *self._items)]
 
     def is_full(self) -> bool:
-        """Return whether the next turn should go out now, in the middle of the rows of a look."""
+        """Whether the next turn should go out now, in the middle of a look's rows."""
         if not self._items:
             return False
         is_large = len(self._items) >= MOST_CHANGES or self._bytes >= MOST_BYTES
@@ -127,10 +125,10 @@ class Turn:
     # -- turns ---------------------------------------------------------------------------------
 
     def send(self, look: Look | None = None) -> None:
-        """Send the changes in a turn, and do not wait for its reply.
+        """Send the changes in a turn, without waiting for its reply.
 
-        With a ``look``, Redis looks ahead while this beat decides about rows that it has, and
-        :meth:`looked` returns the reply. Waits for the reply to the turn before. One round trip, or
+        With a ``look``, Redis looks ahead while this beat decides about the rows it has, and
+        :meth:`looked` returns the reply. Waits for the reply to the turn before. One round trip,
         none without changes.
         """
         self.finish()
@@ -143,47 +141,46 @@ class Turn:
             self._receive(self._store.turn(self._request(None)))
 
     def finish(self) -> None:
-        """Wait for the reply to the turn that :meth:`send` sent, if there is one."""
         read_reply, self._read_reply = self._read_reply, None
         if read_reply is None:
             return
         looks_ahead, self._looks_ahead = self._looks_ahead, False
         round_trip = self.round_trip
         reply = self._receive(read_reply())
-        self.round_trip = round_trip  # the reply has waited for this beat
+        self.round_trip = round_trip  # this reply's time includes the beat's own work
         if looks_ahead:
             self._looked = reply, self.sent_at
 
     def looked(self) -> Reply | None:
-        """Return the reply to the look that :meth:`send` sent, None without a recent one."""
+        """The reply to the look that :meth:`send` sent, None without a recent one."""
         self.finish()
         (reply, sent_at), self._looked = self._looked, NO_LOOK
         return reply if self._clock() - sent_at < LONGEST_AHEAD else None
 
     @property
     def has_looked(self) -> bool:
-        """Whether :meth:`looked` has a reply already, so that another look would be for nothing."""
+        """Whether :meth:`looked` already has a reply, which makes another look pointless."""
         return self._looked[0] is not None
 
     def forget_look(self) -> None:
-        """Do not use the reply to the look that :meth:`send` sent: its rows stay due."""
+        """Drop the reply to the look that :meth:`send` sent: its rows stay due."""
         self._looks_ahead, self._looked = False, NO_LOOK
 
     def look(self, look: Look | None) -> Reply:
-        """Carry out a turn with all changes and a look, and return its reply. One round trip."""
+        """Carry out a turn with all changes and a look. One round trip."""
         self.finish()
         return self._receive(self._store.turn(self._request(look)))
 
     def flush(self) -> None:
-        """Carry the changes to Redis, and wait for the answers. One or two round trips."""
+        """Send all changes, and wait for the answers. One or two round trips."""
         self.finish()
         if self.pending:
             self.look(None)
 
     def exchange(self, changes: Sequence[Change]) -> Reply:
-        """Carry out changes of no run, which are made again after an error. One round trip.
+        """Carry out changes that belong to no run and are made again after an error.
 
-        A beat that stands by changes nothing.
+        One round trip. On a standby nothing is changed.
         """
         self.finish()
         self._note_sent()
@@ -192,7 +189,7 @@ class Turn:
         return self._observed(self._store.turn(request))
 
     def _request(self, look: Look | None) -> Request:
-        """Return the next request; what an unanswered request carried comes first."""
+        """The next request; what an unanswered one carried comes first."""
         self._repeated = len(self._in_flight)
         self._in_flight += self._items
         self._items, self._bytes = [], 0
@@ -214,7 +211,7 @@ class Turn:
         self.round_trips += 1
 
     def _counts(self) -> Counted:
-        """Return the counts that go with a look now."""
+        """The counts that go with this look."""
         is_due = self.sent_at - self._counted_at >= COUNTS_WAIT
         if not (is_due or self._counters.has_new_runs):
             return NOTHING
@@ -237,7 +234,6 @@ class Turn:
         return self._observed(reply)
 
     def _observed(self, reply: Reply) -> Reply:
-        """Note the time and the lock in a reply."""
         now = self._clock()
         if self._redis_time:
             expected = self._redis_time + (self.sent_at - self.answered_at)
@@ -245,7 +241,7 @@ class Turn:
         self.clock_went_back = max(self.clock_went_back, reply.back)
         self.round_trip = now - self.sent_at
         self.answered_at, self._redis_time = now, reply.now
-        # Redis has read its clock between the request and this moment.
+        # Redis read its clock at some time between the request and now.
         least, most = self._host_sent_at - reply.now, time() - reply.now
         is_normal = least <= NORMAL_OFFSET and most >= -NORMAL_OFFSET
         self.host_ahead = 0.0 if is_normal else min(least, most, key=abs)
@@ -255,9 +251,9 @@ class Turn:
 
     @property
     def limit(self) -> int:
-        """The number of rows to look at."""
+        """How many rows to look at."""
         return FAR_LIMIT if self.round_trip > FAR else LIMIT
 
     def time(self) -> float:
-        """Return the time of Redis in UNIX seconds. No round trip."""
+        """Redis's time in UNIX seconds. No round trip."""
         return self._redis_time + (self._clock() - self.answered_at)

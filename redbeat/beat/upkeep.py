@@ -39,24 +39,22 @@ from redbeat.storage.store import Store
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two looks at disabled and at quarantined entries.
 INTERVAL: Final = 5.0
 
-#: Seconds between two portions of a beat that is never idle.
+#: Seconds between two portions while the beat is never idle.
 BUSY_INTERVAL: Final = 0.1
 
-#: Seconds between two portions of side keys that a beat tidies up.
+#: Seconds between two portions of side keys.
 TIDY_INTERVAL: Final = 200.0
 
-#: How many fields or members of a side key one portion reads.
+#: How many fields or members of a side key to read at a time.
 PORTION: Final = 500
 
-#: How many entries one look reads, and how many keys one portion of a scan. Each takes Python some
-#: milliseconds. What is put back is due before all later runs, so a portion puts back only a few.
+#: How many entries to read at a time, and how many keys of a scan. Each takes Python some
+#: milliseconds. What is put back is due before all later runs, so only a few are put back at once.
 PAGE: Final = 200
 SCANNED: Final = 100
 
-#: Seconds between two attempts to write static entries that vanished.
 AGAIN: Final = 1.0
 
 #: Reads a portion of the keys or members at each step, and yields the changes to make.
@@ -67,7 +65,7 @@ Portions = Iterator[list[Change]]
 class Walk:
     """A walk in portions, the next one at a local time, with a ``pause`` after each.
 
-    It begins again after an error, and if another beat leads.
+    It starts over after an error, and if another beat leads.
     """
 
     begin: Callable[[], Portions]
@@ -77,19 +75,15 @@ class Walk:
 
 
 class Upkeep:
-    """Checks the server, finds entries that no beat looks at, and puts right what others did.
+    """Checks the server, finds entries that no beat looks at, and repairs what others did.
 
-    Every five seconds it looks at a page of the disabled entries, which a program may have enabled
-    without a change of their scores, and of the quarantined ones, whose texts may have changed.
-    After a loss of the sorted set it scans all keys, and after the clock of Redis went back all
-    members. Bit by bit it removes from side keys what belongs to deleted entries. It reads by
-    pipelines, judges here, and its changes expect what it read.
+    Every five seconds it reads a page of the disabled entries, which a program may have enabled
+    without touching their scores, and of the quarantined ones, whose text may have changed. After a
+    loss of the sorted set it scans all keys, and after Redis's clock went back all members. Bit by
+    bit it removes from side keys what belonged to deleted entries. It reads with pipelines, decides
+    here, and its changes expect what it read.
 
-    Arguments:
-        store: the schedule in Redis.
-        exchange: carries out changes in one round trip.
-        clock: returns monotonic seconds.
-        conf: the settings.
+    ``exchange`` carries out changes in one round trip; ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -103,7 +97,7 @@ class Upkeep:
         self._quarantined = 0
         #: The mark of the last known loss.
         self._mark = ""
-        #: The walks that go on for ever, and the others while they last, the most urgent first.
+        #: The walks that never end, and others while they last, the most urgent first.
         pauses = {self._enable: INTERVAL, self._review: INTERVAL, self._tidy: TIDY_INTERVAL}
         self._walks = [Walk(begin, clock() + pause, pause) for begin, pause in pauses.items()]
 
@@ -111,11 +105,11 @@ class Upkeep:
         """Check the server once in the life of this beat. A few round trips.
 
         Raises :exc:`ConfigurationError` if the entries lie in shards that the settings don't name,
-        and :exc:`RedBeatKeyExpiryError` if the setting ``redbeat_key_expiry_check`` says so.
+        and :exc:`RedBeatKeyExpiryError` if ``redbeat_key_expiry_check`` says so.
         """
         if self._checked:
             return
-        # The check of a schedule with shards is made before its beats are.
+        # With shards, this check comes before the beats are made.
         problem = self._conf.shards == 1 and checks.LayoutNote.read(self._store).problem(1)
         if problem:
             raise ConfigurationError(problem)
@@ -124,9 +118,9 @@ class Upkeep:
         self._checked = True
 
     def run(self, reply: Reply, *, busy: bool = False) -> bool:
-        """Do a portion of what is to be done; return whether the beat must look again at once.
+        """Do a portion of the work; return whether the beat must look again at once.
 
-        No round trip in most calls. ``busy`` is a beat that is never idle.
+        Mostly no round trip. ``busy`` is a beat that is never idle.
         """
         now = self._clock()
         if busy and now - self._done_at < BUSY_INTERVAL:
@@ -145,7 +139,7 @@ class Upkeep:
         return any(walk.at <= now for walk in self._walks)
 
     def clock_went_back(self, seconds: float) -> None:
-        """Look at all entries after the clock of Redis was set back, and again after a while.
+        """Look at all entries after Redis's clock was set back, and again after a while.
 
         Until then, beats may still record what they held by the old clock.
         """
@@ -154,9 +148,9 @@ class Upkeep:
         self._walks += [Walk(self._from_future, at) for at in (now, now + HELD)]
 
     def note(self, reply: Reply) -> None:
-        """Begin a scan for a loss that is not known yet; most replies say nothing about one.
+        """Begin a scan for a loss that isn't known yet; most replies say nothing about one.
 
-        A side key that cannot be used, which stops nothing, is logged once.
+        A side key that can't be used is logged once, and stops nothing.
         """
         _, _, why = reply.side_error.partition(": ")
         if why and why != self._side_error:
@@ -196,7 +190,7 @@ class Upkeep:
             page = (self._store.keys.schedule, DISABLED, DISABLED, "LIMIT", offset, PAGE)
             (found,) = reading.ask(self._store.client, ("ZRANGEBYSCORE", *page))
             rows = read_rows(self._store, map(text_of, found))
-            # A beat says what is wrong with an entry that it cannot read.
+            # If an entry can't be read, the beat says what is wrong with it.
             enabled = [row.key for row in rows if reading.definition_of(row).get("enabled", True)]
             offset = offset + PAGE - len(enabled) if len(rows) == PAGE else 0
             for key in enabled:
@@ -204,7 +198,7 @@ class Upkeep:
             yield [Change(key, score=self._reply.now) for key in enabled]
 
     def _review(self) -> Portions:
-        """Release what was changed in its quarantine. No round trip if it is empty, else two."""
+        """Release entries that changed in quarantine. Two round trips, none if it is empty."""
         while True:
             if not self._quarantined:
                 yield []
@@ -222,8 +216,8 @@ class Upkeep:
 
     def _scan(self) -> Portions:
         """Put back what is missing in the sorted set. Two or three round trips each."""
-        # A schedule without a note was perhaps never seen whole: what is outside stays there, as
-        # does what no change of ours ever gave a score.
+        # A schedule without a note may never have been seen whole. Then what is outside stays
+        # there, as does whatever no change of ours ever gave a score.
         mark, outside = self._mark, 0
         was_whole = seconds_in(mark) is not None
         for rows in reading.rows_outside(self._store, SCANNED):
@@ -262,7 +256,7 @@ class Upkeep:
     # -- side keys -----------------------------------------------------------------------------
 
     def _tidy(self) -> Portions:
-        """Remove from side keys what belongs to deleted entries. Two or three round trips each."""
+        """Remove from side keys what belonged to deleted entries. Two or three round trips each."""
         while True:
             for fields in self._side_keys("HSCAN", words.STATS):
                 yield _removal("HDEL", words.STATS, self._useless(fields))
@@ -272,7 +266,7 @@ class Upkeep:
                     yield _removal("ZREM", name, gone)
 
     def _useless(self, fields: list[str]) -> list[str]:
-        """Return the counts of deleted entries, and of all entries if there are too many."""
+        """The counts of deleted entries, or of all entries if there are too many."""
         names = {field: found[1] for field in fields if (found := split(field)) is not None}
         keys = {field: self._store.keys.entry(name) for field, name in names.items()}
         counts_each = self._reply.members <= self._conf.metrics_entries
@@ -281,7 +275,7 @@ class Upkeep:
         return [field for field, key in keys.items() if key not in kept]
 
     def _side_keys(self, command: str, name: str) -> Iterator[list[str]]:
-        """Yield the fields or members of a side key. One round trip for each portion."""
+        """Fields or members of a side key. One round trip per portion."""
         for found in self._store.portions(name, command, PORTION):
             yield [text_of(field) for field, _ in reading.pairs_of(found)]
 
@@ -291,13 +285,11 @@ def _removal(command: str, name: str, over: list[str]) -> list[Change]:
 
 
 def _was_changed(row: Row, note: dict[str, Any], version: str) -> bool:
-    """Return whether a quarantined entry, or a calendar, was changed since the note was made."""
     same_calendars = note.get("version", version) == version
     return note.get("digest") != seen_texts(row) or not same_calendars
 
 
 def _released(row: Row, now: float) -> Change:
-    """Return the change that releases an entry from quarantine."""
     logger.info("beat: Entry %s was changed and leaves the quarantine", row.key)
     if row.definition is None or row.problem:
         return Change(row.key, score=now, index=[["HDEL", words.QUARANTINE, row.key]])
@@ -307,7 +299,7 @@ def _released(row: Row, now: float) -> Change:
 
 
 def _put_back(row: Row, now: float) -> Change:
-    """Return the change that puts an entry back: due now, or where its state says that it was."""
+    """Put an entry back: due now, or where its state says that it was."""
     state = State.read(row.state, row.meta)
     score = now if state.due is None else state.due
     if state.hold is not None:
@@ -316,7 +308,7 @@ def _put_back(row: Row, now: float) -> Change:
 
 
 def _back_to_now(row: Row, now: float) -> Change | None:
-    """Return the change of an entry whose last run, hold or trigger is of the future, else None."""
+    """The change of an entry whose last run, hold or trigger is in the future, else None."""
     if row.definition is None or row.problem:
         return None
     state = State.read(row.state, row.meta)
@@ -336,11 +328,6 @@ class Sync:
     """Writes the static entries before a beat sends anything, and again when they vanish.
 
     Attributes:
-        scheduler: the sender of signals, with the clock of the beat.
-        statics: the entries of ``beat_schedule``.
-        store: the schedule in Redis.
-        turn: the exchange of the beat with Redis.
-        rules: the rules of entries.
         members: how many entries the schedule had at the last turn.
         again_at: when static entries that vanished may be written again.
         prune_at: when to remove, without a lock, what no beat has in its ``beat_schedule``.
@@ -359,14 +346,14 @@ class Sync:
         self.rules.restore, self.rules.statics = self.statics.restore, self.statics.names
 
     def run(self, reply: Reply) -> bool:
-        """Write the static entries if it is necessary; return whether they were written.
+        """Write the static entries if needed; return whether they were written.
 
         Raises ``LockNotOwnedError`` if all entries and the lock vanished and
         ``redbeat_on_lock_lost`` is ``exit``.
         """
         if not self._vanished(reply) and not self.statics.unwritten:
-            # Without a lock one is enough, because a beat with a newer ``beat_schedule`` may have
-            # removed the others.
+            # Without a lock one is enough: a beat with a newer ``beat_schedule`` may have removed
+            # the others.
             statics = len(self.statics.names)
             wanted = min(statics, 1) if self.turn.is_shared else statics
             if not 0 <= reply.statics < wanted or self.scheduler.clock() < self.again_at:
@@ -379,9 +366,9 @@ class Sync:
         return not self.statics.unwritten
 
     def write(self, now: datetime, *, alone: bool = False) -> None:
-        """Write the static entries now; ``now`` is the time of Redis.
+        """Write the static entries now; ``now`` is Redis's time.
 
-        Also remove those that others may have, if this beat leads or if it is ``alone``.
+        If this beat leads or is ``alone``, also remove what an older ``beat_schedule`` left.
         """
         exclusive = alone or not self.turn.is_shared
         self.rules.forget()
@@ -395,19 +382,19 @@ class Sync:
     def prune(self) -> None:
         """Remove, without a lock, entries of an older ``beat_schedule`` while no other beat runs.
 
-        Other beats may have other static entries. Not in the first minute, in which others may
-        start. Two round trips a minute, until it has done so.
+        Other beats may have other static entries. In the first minute others may still start, so
+        nothing is removed then. Two round trips a minute, until it has done so.
         """
         if self.scheduler.clock() < self.prune_at:
             return
         self.prune_at = self.scheduler.clock() + FORGET_AFTER
-        # A beat that may not know which beats run, does not find itself among them either.
+        # A beat that may not list the beats doesn't find itself among them either.
         beats = {beat.token for beat in self.store.beats(FORGET_AFTER) if not beat.locked}
         if beats == {self.turn.token}:
             self.write(from_timestamp(self.turn.time()), alone=True)
 
     def _vanished(self, reply: Reply) -> bool:
-        """Return whether all entries vanished since the last turn; if so, log an error."""
+        """Whether all entries vanished since the last turn; if so, log an error."""
         before, self.members = self.members, reply.members
         if reply.members or before <= 0:
             return False
@@ -426,10 +413,10 @@ class Sync:
     # -- the time zone of the app --------------------------------------------------------------
 
     def _follow_zone(self, before: str, now: datetime) -> bool:
-        """Let the entries that use the app's time zone count from now on, and make them due.
+        """Let entries in the app's time zone count from now on, and make them due.
 
-        No round trip if it has not changed, else two per 500 entries and one per 2000. Returns
-        False if this beat does not hold the lock any more.
+        No round trip if it hasn't changed, else two per 500 entries and one per 2000. False if this
+        beat no longer holds the lock.
         """
         zone = zone_key(self.rules.zone) or str(self.rules.zone)
         if before == zone:
@@ -450,10 +437,10 @@ class Sync:
         return True
 
     def _in_new_zone(self, row: Row, before: str, now: datetime) -> Change | None:
-        """Return the change of an entry whose next run depends on the app's time zone, else None.
+        """The change of an entry whose next run depends on the app's time zone, else None.
 
         It counts its runs from now on, unless one is overdue in the zone ``before``: that one is
-        caught up. What cannot be loaded is logged when it is due.
+        caught up. What can't be loaded is logged when it's due.
         """
         at = now.timestamp()
         try:

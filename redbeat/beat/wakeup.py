@@ -1,4 +1,4 @@
-"""Wakes up a waiting beat after an entry was saved or the lock was released."""
+"""Wakes up a waiting beat when an entry was saved or the lock was released."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from .stop_signals import HeldSignals
 
 logger = get_logger("celery.beat")
 
-#: The messages on the channel.
-#: ``DUE`` means that an entry was saved that is due before all other entries.
-#: ``LOCK`` means that the lock was released.
+#: The messages: an entry was saved that is due before all others, and the lock was released.
 DUE, LOCK = b"due", b"lock"
 
 #: Seconds between two checks whether the beat service was stopped.
 SLICE = 0.25
 
-#: Seconds without a message after which a beat subscribes again, because it cannot tell a quiet
-#: channel from a connection that a firewall has dropped.
+#: Seconds of silence after which a beat subscribes again. It can't tell a quiet channel from a
+#: connection that a firewall has dropped.
 LONGEST_SILENCE = 60.0
 
-#: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
+#: How many further messages one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
 
-#: Seconds to wait for the server to confirm a subscription.
+#: Seconds to wait until a subscription is confirmed.
 CONFIRM_SECONDS = 5.0
 
 
 class WakeUp:
-    """Subscribes to the wake-up channel of one schedule, on a separate connection.
+    """Subscribes to the wake-up channel of one schedule, on a connection of its own.
 
-    A message only ends the wait of a beat early. If a message is lost, the next tick still finds
-    the due entries. If the client cannot subscribe, or if the connection breaks, runs are late by
-    some seconds, but no run is lost.
+    A message only ends a beat's wait early; without it, the next tick still finds what is due. So
+    if the client can't subscribe, or the connection breaks, runs are some seconds late and none is
+    lost.
 
     Arguments:
         client: a Redis client that does not retry.
@@ -58,11 +56,10 @@ class WakeUp:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        #: The channels to subscribe to. In a cluster, the first channel determines the server.
+        #: The channels to subscribe to. In a cluster, the first one determines the server.
         self.channels = [channel]
-        #: A function that returns whether a message on the given channel ends the wait.
-        #: ``wanted`` is set only if there are several channels.
-        #: If ``wanted`` is set, :meth:`wait` accepts ``DUE`` and ``LOCK`` and ignores ``expected``.
+        #: Only set if there are several channels: whether a message on this channel ends the wait.
+        #: Then :meth:`wait` accepts both ``DUE`` and ``LOCK``, whatever is ``expected``.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep
@@ -70,10 +67,9 @@ class WakeUp:
         self._received_at = 0.0
 
     def listen(self) -> bool:
-        """Subscribe if there is no subscription; return True if a new subscription was made.
+        """Subscribe if there is no subscription; return whether a new one was made.
 
-        Earlier messages are missed, so the caller must tick again after a new subscription. Takes
-        one round trip to subscribe, else none.
+        Earlier messages are missed, so tick again after a new one. One round trip to subscribe.
         """
         if self._pubsub is not None:
             return False
@@ -84,16 +80,16 @@ class WakeUp:
                 if self._pubsub.get_message(timeout=CONFIRM_SECONDS) is None:
                     raise TimeoutError("no answer")
         except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:
-            # redis-py 5.0.0 cannot subscribe through Sentinel, and some clients not at all.
+            # redis-py 5.0.0 can't subscribe through Sentinel, and some clients not at all.
             self._lost(error)
             return False
         self._received_at = self._clock()
         return True
 
     def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
-        """Wait up to ``seconds`` for the message ``expected``; return whether it was received.
+        """Wait up to ``seconds`` for the message ``expected``; return whether it came.
 
-        Returns False if ``stopping()`` returns true. Several messages during the wait count as one.
+        False once ``stopping()`` is true. Several messages during the wait count as one.
         """
         until = self._clock() + seconds
         while not stopping():
@@ -101,8 +97,7 @@ class WakeUp:
             if left <= 0:
                 return False
             if self._receives(expected, min(left, SLICE)):
-                # Without a limit, a program that publishes messages without a pause would block
-                # the beat.
+                # Without a limit, a program that never stops publishing would block the beat.
                 for _ in range(MAX_DISCARDED):
                     if not self._receives(expected, 0.0):
                         break
@@ -120,7 +115,7 @@ class WakeUp:
             logger.debug("beat: Could not close the wake-up connection: %s", described(error))
 
     def _receives(self, expected: bytes, seconds: float) -> bool:
-        """Wait up to ``seconds`` for a message; return whether the message is ``expected``.
+        """Wait up to ``seconds``; return whether ``expected`` came.
 
         Also true after a long silence: the next tick subscribes again, and misses nothing.
         """
@@ -132,7 +127,7 @@ class WakeUp:
             with HeldSignals(), server_errors():
                 message = self._pubsub.get_message(timeout=seconds)
         except (RedisError, OSError, ValueError) as error:
-            # A ValueError means that another program has published invalid UTF-8 on the channel.
+            # ValueError: another program has published invalid UTF-8 on the channel.
             self._lost(error)
             return False
         if message is None:
