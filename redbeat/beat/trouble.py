@@ -303,8 +303,8 @@ class Suspects:
     """The entries that a vanished beat had in hand.
 
     The next beat looks at each of them alone, and notes that in Redis. An entry that two beats had
-    alone when they vanished is set aside. So a pod that is killed with entries in hand harms none
-    of them, and neither do others that are killed right after it, or hardly ever.
+    alone when they vanished is set aside. So killing a pod with entries in hand harms none of them,
+    and killing others right after it hardly ever does.
     """
 
     def __init__(self) -> None:

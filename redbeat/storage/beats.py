@@ -11,31 +11,30 @@ from redbeat.config import App, ensure_conf
 from .keys import layout_of
 from .store import store_of
 
-#: The prefix of the lock tokens of RedBeat 3.
-#: Tokens without the prefix belong to other programs or older versions.
+#: Begins the lock tokens of RedBeat 3. Others belong to other programs or older versions.
 TOKEN_PREFIX = "redbeat3:"
 
-#: The holder that ``turn.lua`` returns if the value of the lock key is not a string.
+#: The holder that ``turn.lua`` returns if the lock key's value is not a string.
 NOT_A_LOCK = "a key that is not a lock"
 
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: A beat counts as active for ``SEEN_WITHIN`` seconds after its last request.
+#: For this many seconds after its last request a beat counts as active.
 SEEN_WITHIN = 10.0
 
-#: A beat is removed from the list of beats ``FORGET_AFTER`` seconds after its last request.
-#: ``lua/parts/share.lua`` must contain the same number as ``FORGET_AFTER``.
+#: After this many seconds without a request a beat leaves the list of beats.
+#: ``lua/parts/share.lua`` must contain the same number.
 FORGET_AFTER = 60.0
 
 
 class BeatInfo(NamedTuple):
     """Identifies the process of a beat.
 
-    ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
-    of RedBeat 2, because a token of RedBeat 2 does not contain these fields. The function
-    ``status`` sets two more, for beats of RedBeat 3: ``last_seen`` (UTC) is the time of the beat's
-    last request, ``leads_since`` (UTC) when the leader took the lock.
+    ``since`` (UTC) is when it was started. ``host``, ``pid`` and ``since`` are None for beats of
+    RedBeat 2, whose tokens don't have them. For beats of RedBeat 3, ``status`` also sets
+    ``last_seen`` (UTC), the time of the last request, and ``leads_since`` (UTC), when the leader
+    took the lock.
     """
 
     token: str
@@ -47,7 +46,7 @@ class BeatInfo(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:
-        """Decode the token of a beat."""
+        """Decode a beat's token."""
         if not token.startswith(TOKEN_PREFIX):
             return cls(token)
         parts = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
@@ -58,21 +57,17 @@ class BeatInfo(NamedTuple):
 
 
 def current_leader(app: App | None = None) -> BeatInfo | None:
-    """Return the beat that holds the lock, None if the lock is free or disabled.
-
-    One round trip.
-    """
+    """The beat that holds the lock, None if the lock is free or disabled. One round trip."""
     key = ensure_conf(app).lock_key
     token = store_of(app).lock_holder(key) if key else ""
     return BeatInfo.read(token) if token else None
 
 
 def active_beats(app: App | None = None) -> list[BeatInfo]:
-    """Return the active beats: the leader, or all running beats if the lock is disabled.
+    """The active beats: the leader, or all running beats if the lock is disabled.
 
-    For a schedule with shards, the list contains each beat that holds the lock of a shard. The
-    first beat in the list is the leader of the first shard. A killed beat remains in the list for
-    some seconds. Takes one or two round trips.
+    With shards, these are the beats that hold the lock of a shard, the first shard's leader first.
+    A killed beat stays in the list for some seconds. One or two round trips.
     """
     key = ensure_conf(app).lock_key
     if key:

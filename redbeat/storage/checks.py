@@ -28,10 +28,10 @@ MESSAGE = (
 
 
 def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy that allows Redis to delete entries.
+    """Report an eviction policy that lets Redis delete entries.
 
-    ``mode`` is the value of the setting ``redbeat_key_expiry_check``: the level of the log line,
-    ``raise`` for :exc:`RedBeatKeyExpiryError`, or ``ignore``, which takes no round trip, else one.
+    ``mode`` is the setting ``redbeat_key_expiry_check``: the level of the log line, ``raise`` for
+    :exc:`RedBeatKeyExpiryError`, or ``ignore``. One round trip, none to ``ignore``.
     """
     if mode == "ignore":
         return
@@ -48,11 +48,10 @@ def check_eviction(store: Store, mode: str) -> None:
 
 
 class LayoutNote(NamedTuple):
-    """A note about the number of shards of a schedule, stored in the stats under the base prefix.
+    """A note about a schedule's number of ``shards``, stored in the stats under the base prefix.
 
-    ``shards`` is the number of shards of the schedule. ``copying`` is the new number of shards
-    while ``celery redbeat shard`` copies the entries, else 0. ``left`` contains earlier numbers of
-    shards whose entries are still in Redis.
+    ``copying`` is the new number while ``celery redbeat shard`` copies the entries, else 0.
+    ``left`` has earlier numbers of shards whose entries are still in Redis.
     """
 
     shards: int = 1
@@ -61,7 +60,7 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> LayoutNote:
-        """Return the note in ``text``, or one of a single shard if ``text`` is no valid note."""
+        """The note in ``text``, or one of a single shard if that is no valid note."""
         fields = record_in(text)
         shards, copying, left = (fields.get(name) for name in cls._fields)
         if type(shards) is not int or type(copying) is not int or type(left) is not list:
@@ -74,11 +73,11 @@ class LayoutNote(NamedTuple):
         return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
-        """Store the note in ``base``, the store under the base prefix. One round trip."""
+        """Write the note to ``base``, the store under the base prefix. One round trip."""
         base.save_layout_note(json.dumps(self._asdict()))
 
     def problem(self, shards: int) -> str:
-        """Return why ``shards`` is a wrong value of ``redbeat_shards``, or "" if it is correct."""
+        """Why ``shards`` is a wrong value of ``redbeat_shards``, "" if it's right."""
         if self.copying:
             return (
                 f"celery redbeat shard {self.copying} is running or was interrupted: run it again, "
@@ -94,9 +93,9 @@ class LayoutNote(NamedTuple):
 
 
 def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str:
-    """Return why ``redbeat_shards`` is wrong for the schedule in Redis, or "" if it is correct.
+    """Why ``redbeat_shards`` is wrong for the schedule in Redis, "" if it's right.
 
-    If ``adopt`` is true, a new schedule gets the number of shards. One to three round trips.
+    With ``adopt``, a new schedule gets the number of shards. One to three round trips.
     """
     base = base_store(conf, client)
     text = base.noted(LAYOUT)
@@ -107,10 +106,10 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
     return LayoutNote.of(text).problem(conf.shards)
 
 
-#: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
+#: Matches Redis's errors for a missing ACL right, also inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Matches the error messages of Redis for wrong credentials, and for a database that is not there.
+#: Matches Redis's errors for wrong credentials and for a database that isn't there.
 LOGIN: Final = re.compile(r"password|authenticat|DB index", re.IGNORECASE)
 
 MISSING_RIGHT: Final = "the Redis user needs each right in deployment/acl of the manual"
@@ -120,10 +119,10 @@ WRONG_URL: Final = (
 
 
 def explained(error: Exception, store: Store) -> Exception:
-    """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
+    """An error whose message says what to do, or ``error`` itself if the cause is unknown.
 
-    Explains missing rights, wrong credentials, databases that do not exist and keys of a wrong
-    type; the last takes a round trip.
+    Knows missing rights, wrong credentials, databases that don't exist and keys of a wrong type;
+    the last takes a round trip.
     """
     text = str(error)
     if not isinstance(error, (AuthenticationError, ResponseError)):
@@ -140,21 +139,21 @@ def explained(error: Exception, store: Store) -> Exception:
     return error
 
 
-#: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.
+#: How many entries of RedBeat 2 a starting beat looks up under the new prefix.
 SAMPLE = 20
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
 def untagged_prefix(prefix: str) -> str:
-    """Return the prefix of RedBeat 2, which is ``prefix`` without the braces of its hash tag."""
+    """RedBeat 2's prefix: ``prefix`` without the braces of its hash tag."""
     return _TAG.sub(r"\1", prefix, count=1)
 
 
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
-    """Log a warning if a cluster has entries of RedBeat 2 that were not copied to the new prefix.
+    """Warn if a cluster has entries of RedBeat 2 that were not copied to the new prefix.
 
-    Takes two round trips, and looks at most at :data:`SAMPLE` entries.
+    Two round trips; looks at no more than :data:`SAMPLE` entries.
     """
     old = Keys(untagged_prefix(conf.key_prefix))
     if not conf.cluster or conf.shards > 1 or old.prefix == conf.key_prefix:

@@ -1,8 +1,8 @@
 """The keys of a schedule, and of its shards; names a key that has a wrong type.
 
-Each shard has its own key prefix. The prefixes of the shards are spread evenly over the slots of a
-Redis Cluster, so that each master has about the same number of shards. The name of an entry, the
-base prefix and the number of shards determine the key of the entry, without asking Redis.
+Each shard has a key prefix of its own. The prefixes are spread evenly over the slots of a Redis
+Cluster, so that each master has about the same number of shards. An entry's key follows from its
+name, the base prefix and the number of shards, without asking Redis.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from redbeat.connection.retrying import replies_to
 
 
 def _key_aside(what: str) -> cached_property[str]:
-    """Return a property of :class:`Keys` that contains the name of a key outside the key prefix."""
     return cached_property(lambda keys: key_aside(keys.prefix, what))
 
 
 def _key(what: str) -> cached_property[str]:
-    """Return a property of :class:`Keys` that contains the name of a key under the key prefix."""
     return cached_property(lambda keys: f"{keys.prefix}:{what}")
 
 
@@ -35,8 +33,8 @@ def _key(what: str) -> cached_property[str]:
 class Keys:
     """The names of all Redis keys of one schedule. With shards, entries have their prefixes.
 
-    The keys of the quarantine, the beats and the stats are outside the key prefix. ``warned``
-    contains the prefixes of schedules without a right to these, about which a warning was logged.
+    The keys of the quarantine, the beats and the stats are outside the key prefix. ``warned`` has
+    the prefixes of schedules for which a missing right to these was logged.
     """
 
     prefix: str
@@ -55,7 +53,7 @@ class Keys:
     beats = _key_aside("beats")
     #: The hash of the stats: counters of all beats.
     stats = _key_aside("stats")
-    #: The sorted set of entries whose run could not be sent: entry key -> when the run was due.
+    #: The sorted set of entries whose run couldn't be sent: entry key -> when the run was due.
     failing = _key_aside("failing")
     #: The sorted set of entries whose last runs failed: entry key -> how many in a row.
     failed = _key_aside("failed")
@@ -68,34 +66,28 @@ class Keys:
 
     @property
     def aside(self) -> list[str]:
-        """The keys of the schedule outside the key prefix."""
+        """The schedule's keys outside the key prefix."""
         return [key_aside(self.prefix, what) for what in KEYS_ASIDE]
 
     @property
     def layout(self) -> Layout:
-        """The prefixes of the shards."""
         return layout(self.prefix, self.shards)
 
     def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``."""
         return self.layout.key_of(name)
 
     def name_of(self, key: str) -> str:
-        """Return the name of the entry with the key ``key``."""
         return self.layout.split(key)[1]
 
 
 class Layout:
-    """The key prefixes of the ``shards`` of a schedule with the base prefix ``prefix``.
-
-    If a schedule has only one shard, the prefix of the shard is the base prefix.
-    """
+    """The key prefixes of a schedule's ``shards``; a single one has the base ``prefix``."""
 
     def __init__(self, prefix: str, shards: int) -> None:
         self.prefix = prefix
         self.shards = shards
         self._head, tag, self._tail = _tag_in(prefix)
-        #: The key prefixes of the shards, in the order of the shard numbers.
+        #: By shard number.
         self.prefixes: tuple[str, ...] = (prefix,)
         if shards > 1:
             self.prefixes = tuple(
@@ -105,27 +97,24 @@ class Layout:
         self._numbers = {prefix: shard for shard, prefix in enumerate(self.prefixes)}
 
     def shard_of(self, name: str) -> int:
-        """Return the number of the shard that has the entry called ``name``."""
         try:
             return crc32(bytes_of(name)) % self.shards
-        except UnicodeEncodeError:  # not a valid name of an entry; a later check rejects the name
+        except UnicodeEncodeError:  # not a valid name; a later check rejects it
             return 0
 
     def key_of(self, name: str) -> str:
-        """Return the Redis key of the entry called ``name``."""
         return self.prefixes[self.shard_of(name)] + name
 
     def lock_key(self, number: int, lock_key: str) -> str:
-        """Return the lock key of a shard; ``lock_key`` is the lock key with the base prefix."""
+        """A shard's lock key; ``lock_key`` is the one with the base prefix."""
         if self.shards == 1:
             return lock_key
         return self.prefixes[number] + lock_key.removeprefix(self.prefix)
 
     def split(self, key: str) -> tuple[int, str]:
-        """Return the shard number and the name of the entry with the key ``key``.
+        """The shard number and the name of an entry, by its key.
 
-        Also accepts keys with the base prefix, because programs may compute entry keys from the
-        base prefix.
+        The key may also have the base prefix: programs make such keys.
         """
         if self.shards == 1:
             return 0, key.removeprefix(self.prefix)
@@ -137,15 +126,13 @@ class Layout:
         return self.shard_of(name), name
 
     def name_of(self, key: str) -> str:
-        """Return the name of the entry with the key ``key``."""
         return self.split(key)[1]
 
 
 def _tag_in(prefix: str) -> tuple[str, str, str]:
-    """Split a prefix into the text before the hash tag, the tag without braces, and the rest.
+    """Split a prefix into what comes before the hash tag, the tag without braces, and the rest.
 
-    If the prefix has no hash tag, the text before the colons at the end of the prefix becomes the
-    tag.
+    Without a hash tag, everything but the colons at the end becomes the tag.
     """
     head, _, rest = prefix.partition("{")
     tag, brace, tail = rest.partition("}")
@@ -156,7 +143,7 @@ def _tag_in(prefix: str) -> tuple[str, str, str]:
 
 
 def _tag(stem: str, shard: int, shards: int) -> str:
-    """Return the first of the tags ``stem``, ``stem.1``, ... whose slot belongs to the shard.
+    """The first of the tags ``stem``, ``stem.1``, ... whose slot belongs to the shard.
 
     Each shard owns an equal part of all hash slots.
     """
@@ -166,21 +153,19 @@ def _tag(stem: str, shard: int, shards: int) -> str:
 
 @lru_cache(maxsize=64)
 def layout(prefix: str, shards: int) -> Layout:
-    """Return the layout of a schedule; calls with equal arguments return the same object."""
     return Layout(prefix, shards)
 
 
 def layout_of(conf: RedBeatConfig) -> Layout:
-    """Return the layout of the schedule that the settings ``conf`` describe."""
     return layout(conf.key_prefix, conf.shards)
 
 
 # -- keys of a wrong type --------------------------------------------------------------------------
 
-#: A part of the errors of Redis about keys of another type.
+#: In Redis's errors about keys of another type.
 WRONG_TYPE: Final = "WRONGTYPE"
 
-#: The types of the keys of a schedule, by their attributes in ``Keys``, with their names.
+#: The types of the schedule's keys, by their attributes in ``Keys``, with their names.
 TYPES: Final = {
     **dict.fromkeys(("statics", "calendar_users"), ("set", "set")),
     **dict.fromkeys(("quarantine", "stats", "calendars"), ("hash", "hash")),
@@ -189,10 +174,7 @@ TYPES: Final = {
 
 
 def wrong_type(client: Any, keys: Keys) -> str:
-    """Return which key of a schedule has a wrong type, and what to do; "" if none has.
-
-    One round trip.
-    """
+    """Which key of a schedule has a wrong type, and what to do; "" if none. One round trip."""
     named = {getattr(keys, name): kind for name, kind in TYPES.items()}
     replies = replies_to(client, [("TYPE", key) for key in named])
     for (key, (kind, name)), reply in zip(named.items(), replies, strict=True):

@@ -16,20 +16,19 @@ from redbeat.errors import ConfigurationError, InvalidEntryError
 
 from .keys import layout_of
 
-#: The options of a message that name a queue, or that Celery makes the name of a queue from.
+#: The message options that name a queue, or from which Celery makes a queue's name.
 DESTINATIONS: Final = ("queue", "routing_key", "exchange", "reply_to")
 
-#: The default queue of Celery; if it begins with the prefix of entries, any queue may do so.
+#: Celery's default queue; if it begins with the prefix of entries, any queue may do so.
 ANY_QUEUE: Final = "celery"
 
-#: Other names of ``localhost`` in URLs.
 LOCALHOST: Final = ("127.0.0.1", "::1")
 
 
 def check_destinations(app: Celery, options: Any) -> None:
-    """Raise :exc:`InvalidEntryError` if an option of an entry names a key of the schedule.
+    """Raise :exc:`InvalidEntryError` if an option of an entry, or of a callback, names our keys.
 
-    The options of callbacks count too. No round trips.
+    No round trips.
     """
     found = [*values_in(options, DESTINATIONS)] if options else []
     if found:
@@ -37,7 +36,7 @@ def check_destinations(app: Celery, options: Any) -> None:
 
 
 def own_keys(app: Celery) -> OwnKeys:
-    """Return the keys of the schedule of ``app``, computed once for each client."""
+    """The keys of the schedule of ``app``, computed once for each client."""
     client, conf = client_of(app), ensure_conf(app)
     if conf.own_keys is None or conf.own_keys.client is not client:
         conf.own_keys = OwnKeys(app, client)
@@ -46,10 +45,10 @@ def own_keys(app: Celery) -> OwnKeys:
 
 
 class OwnKeys:
-    """The keys of the schedule of ``app``, which must not be the names of queues of the broker.
+    """The keys of the schedule of ``app``, which queues of the broker must not be named after.
 
-    ``shared`` is whether the broker uses the database of the schedule. Settings can hide this, for
-    example if a server has two names, so a beat that has asked both servers sets ``shared``.
+    ``shared`` is whether the broker uses the schedule's database. Settings can hide that, for
+    example if a server has two names, so a beat that has asked both servers sets it.
     """
 
     def __init__(self, app: Celery, client: Any) -> None:
@@ -77,7 +76,7 @@ class OwnKeys:
                 raise InvalidEntryError(f"{field}.{option}", f"{problem}; {fix}")
 
     def check_message(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Check the arguments of a producer's ``publish``, after the body, like :meth:`check`."""
+        """:meth:`check` the arguments of a producer's ``publish``, those after the body."""
         if not self.shared:
             return
         names = [(name, options.get(name)) for name in ("routing_key", "exchange")]
@@ -89,7 +88,7 @@ class OwnKeys:
         return key == self._lock_key or (key.startswith(self._starts) and key not in self._prefixes)
 
 
-#: The address of a server, or of a Sentinel, and the number of the database.
+#: Address of a server or a Sentinel, and number of the database.
 Place = tuple[str, str]
 
 
@@ -102,7 +101,7 @@ def _places_of_broker(app: Celery) -> set[Place]:
 
 
 def _places(client: Any) -> set[Place]:
-    """Return the database of ``client`` at the address of its server, or at each Sentinel's."""
+    """The database of ``client`` at its server's address, or at each Sentinel's."""
     pool: Any = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", {})
     nodes = [options]

@@ -39,20 +39,19 @@ if TYPE_CHECKING:
 
 logger = get_logger("celery.beat")
 
-#: Characters with a special meaning in a SCAN pattern, and the replacement that makes Redis match
-#: the character literally.
+#: What is special in a SCAN pattern, and the replacement that makes Redis match it literally.
 GLOB_SPECIAL: Final = re.compile(r"[\\\[\]*?]")
 ESCAPED: Final = r"\\\g<0>"
 
-#: Matches the error message of Redis for a user who has no right to access a key.
+#: Matches Redis's error for a user without the right to a key.
 NO_KEY: Final = re.compile(r"access .*\bkey")
 
-#: Maximum number of entries per round trip.
+#: How many entries to read in a round trip.
 BATCH: Final = 500
 
-#: Fields of the stats: the time of the last turn of a beat that leads, in UNIX seconds; the time
-#: zone of the last leader; why a beat sends no runs; by how many seconds the clock of a beat's host
-#: is ahead of Redis's, if it differs; when a worker first reported the end of a run; and, under the
+#: Fields of the stats: the time of the last turn of a leading beat, in UNIX seconds; the time zone
+#: of the last leader; why a beat sends no runs; how many seconds the clock of a beat's host is
+#: ahead of Redis's, if it differs; when a worker first reported the end of a run; and, under the
 #: base prefix, the number of shards.
 LAST_TICK: Final = "last_tick"
 TIME_ZONE: Final = "timezone"
@@ -61,40 +60,39 @@ HOST_AHEAD: Final = "host_ahead"
 REPORTS_SINCE: Final = "reports_since"
 LAYOUT: Final = "layout"
 
-#: The cursor that starts a scan. Redis also returns it with the last part of a scan.
+#: The cursor that starts a scan. Redis returns it with a scan's last part, too.
 START: Final = 0
 
-#: Approximate number of entries that Redis reads for one part of a scan.
+#: About how many entries Redis reads for one part of a scan.
 SCAN_COUNT: Final = 2000
 
-#: The most bytes of a page, and the most failing entries that :meth:`Reading.counts` returns.
+#: The most bytes of a page, and the most failing entries in :meth:`Reading.counts`.
 MOST_BYTES: Final = 1 << 22
 MOST_FAILING: Final = 1000
 
-#: The fields of INFO that are "err" after a server could not save its data to disk.
+#: Fields of INFO that are "err" after a server couldn't save its data to disk.
 SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
 
-#: At most this number of entries whose last runs failed is read.
+#: How many entries whose last runs failed are read.
 MOST_FAILED: Final = 20
 
-#: No row has this digest.
 NOTHING_HAS: Final = "-"
 
-#: About how many keys a portion of a scan of a tool reads; a beat reads fewer at once.
+#: About how many keys a tool reads in one portion of a scan; a beat reads fewer at once.
 SCANNED: Final = 1000
 
-#: The suffix that ``turn.lua`` appends to the token of a beat that uses the lock.
+#: What ``turn.lua`` appends to the token of a beat that uses the lock.
 LOCKED = " lock"
 
-#: The score and the key of the entry after which a page begins, as strings.
+#: Score and key, as strings, of the entry after which a page begins.
 Cursor = tuple[str, str]
 
 
 class Page(NamedTuple):
     """A page of entries in due order; entries that are never due come last.
 
-    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, or
-    None if the page is the last page.
+    ``now`` is Redis's time in UNIX seconds. ``after`` is the cursor of the next page, None on the
+    last one.
     """
 
     now: float
@@ -103,10 +101,9 @@ class Page(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """An active beat. ``seen`` is the time when the beat was last seen, in UNIX seconds.
+    """An active beat; ``seen`` is when it was last seen, in UNIX seconds.
 
-    ``locked`` is true if the beat uses the lock. A beat that uses the lock is the leader or a
-    standby. Beats that do not use the lock share the work.
+    A beat that uses the lock (``locked``) is the leader or a standby. Others share the work.
     """
 
     token: str
@@ -115,15 +112,14 @@ class Presence(NamedTuple):
 
     @classmethod
     def read(cls, member: str, seen: float) -> Presence:
-        """Return the beat for a member of the sorted set of beats and the score of the member."""
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
 
 class Counts(NamedTuple):
     """The number of entries of each kind, and the active beats.
 
-    Times are UNIX seconds of the Redis clock. ``failing`` counts the entries whose run could not be
-    sent, beyond those in ``perhaps_failing``, which tell it by their states.
+    Times are UNIX seconds of Redis's clock. ``failing`` counts the entries whose run couldn't be
+    sent, beyond those in ``perhaps_failing``, whose states tell whether it is so.
     """
 
     now: float
@@ -141,8 +137,8 @@ class Counts(NamedTuple):
     perhaps_failing: Sequence[Row] = ()
     #: The key of the entry that has been due for longest, "" for none.
     first_key: str = ""
-    #: How many entries have too many failed runs in a row, and the keys of the worst ones, each
-    #: with the number of its failed runs.
+    #: How many entries have too many failed runs in a row. The keys of the worst ones, each with
+    #: the number of its failed runs.
     failed: int = 0
     most_failed: Sequence[tuple[str, int]] = ()
     #: The keys of the entries that may be overdue.
@@ -151,7 +147,7 @@ class Counts(NamedTuple):
     last_tick: float | None = None
     #: Since when the leader leads, None if unknown.
     leads_since: float | None = None
-    #: By how many seconds the clock of a beat's host is ahead, 0 for a normal difference.
+    #: How many seconds the clock of a beat's host is ahead, 0 for a normal difference.
     host_ahead: float = 0.0
     #: When a worker last reported the end of a run, and how many messages were sent since then.
     last_report: float | None = None
@@ -164,30 +160,29 @@ class Counts(NamedTuple):
 
 
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    """Split ``items`` into lists of at most ``size`` items."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
 def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
-    """Return the members of a sorted set with their scores, from a reply with one after another."""
+    """Members of a sorted set with their scores, from a reply that alternates them."""
     words = [*found]  # cjson writes an empty list as {}
     pairs = zip(words[::2], words[1::2], strict=True)
     return [(text_of(member), int(score_in(score))) for member, score in pairs]
 
 
 def _memory_in(info: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the limit of the memory as text, and whether entries are evicted once it is full."""
+    """The memory limit as text, and whether entries are evicted once it is reached."""
     most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
     text = f"maxmemory is {most} bytes with the policy {policy}"
     return text, most > 0 and policy.startswith("allkeys-")
 
 
 def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
-    """Return why a server refuses writes, by its INFO; "" if it takes them.
+    """Why a server refuses writes, by its INFO; "" if it takes them.
 
-    One round trip if it could not save its data.
+    One round trip if it couldn't save its data, else none.
     """
     if info.get("role") == "slave" and info.get("slave_read_only", 1):
         master = f"{info.get('master_host')}:{info.get('master_port')}"
@@ -205,7 +200,7 @@ def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
 
 
 def _answers_ping(server: Any) -> bool:
-    """Return whether a server that could not save its data takes writes nevertheless.
+    """Whether a server that couldn't save its data takes writes all the same.
 
     It refuses PING together with writes (MISCONF), unless stop-writes-on-bgsave-error is off.
     """
@@ -215,19 +210,17 @@ def _answers_ping(server: Any) -> bool:
 
 
 def not_an_entry(key: str) -> str:
-    """Return the error message for a key that is not a hash."""
     return f"the key {key!r} is not an entry; use another name, or delete the key"
 
 
 def pattern_of(prefix: str) -> str:
-    """Return the glob pattern of all keys that begin with ``prefix``."""
     return GLOB_SPECIAL.sub(ESCAPED, prefix) + "*"
 
 
 def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the (field, value) or (member, score) pairs of a reply.
+    """(field, value) or (member, score) pairs.
 
-    In RESP3, a reply is a dict or a list of pairs; in RESP2, a reply is a flat list.
+    In RESP3 a reply is a dict or a list of pairs, in RESP2 a flat list.
     """
     if isinstance(reply, dict):
         return reply.items()
@@ -238,7 +231,7 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
-    """Return the replies to commands, as bytes. One round trip; raises the first error."""
+    """The replies to commands, as bytes. One round trip; raises the first error."""
     replies = replies_to(client, commands) if commands else []
     for reply in replies:
         if isinstance(reply, Exception):
@@ -249,15 +242,15 @@ def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
 class Reading:
     """Reads the schedule under one key prefix.
 
-    The :attr:`parts` of a schedule with shards have a key prefix each. Without shards, the only
-    part is the object itself. The docstrings give the number of round trips for each part.
+    With shards, each of the :attr:`parts` has its own key prefix; without, the object itself is the
+    only part. Numbers of round trips are those for each part.
 
-    A side key of a wrong type, or without a right to it, counts as empty. :meth:`counts` names it.
+    A side key that has a wrong type, or that the Redis user may not read, counts as empty.
+    :meth:`counts` names it.
     """
 
-    #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
-    #: Another round trip handles the remaining entries of the script.
-    #: A script may take 4 ms longer than ``max_seconds``.
+    #: Seconds after which a script for many entries stops, so that Redis can serve others; another
+    #: round trip handles the rest. It may take 4 ms longer.
     max_seconds: ClassVar[float] = 0.004
 
     def __init__(self, client: Any, keys: Keys) -> None:
@@ -268,8 +261,8 @@ class Reading:
     def _ask(self, script: str, args: Sequence[Any], *lock: str) -> Any:
         """Run a script that only reads. One round trip.
 
-        Its last key never exists. While a Redis Cluster moves a slot, a node that lacks a key of a
-        script refuses the script; without this key, it could run on a node that lacks entries.
+        The third key never exists. While a Redis Cluster moves a slot, a node that lacks a key of a
+        script refuses it. Without this key, the script could run on a node that lacks entries.
         """
         keys = [self.keys.schedule, self.keys.statics, self.keys.wakeup, *lock]
         return load_script(script)(self.client, keys, args)
@@ -279,15 +272,15 @@ class Reading:
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
     def read_aside(self, *command: Any) -> Any:
-        """Run a Redis command on a key that may be outside the key prefix, and return the reply.
+        """The reply to a command on a key, its first argument, that may be outside the prefix.
 
-        Returns None if the Redis user has no right to such a key, or if another program has made it
-        of another type: it counts as empty. The key is the first argument. One round trip.
+        None if the Redis user has no right to such a key, or if another program has made it of
+        another type: it counts as empty. One round trip.
         """
         try:
             return self._read(*command)
         except ResponseError as error:
-            # Without the users of a calendar, one that is in use could be deleted.
+            # If calendars had no known users, one in use could be deleted.
             is_other = WRONG_TYPE in str(error) and command[1] != self.keys.calendar_users
             if command[1] not in self.keys.aside or not (is_other or NO_KEY.search(str(error))):
                 raise
@@ -295,7 +288,7 @@ class Reading:
             return None
 
     def warn_of_denied(self, error: str) -> None:
-        """Log once that the Redis user has no right to access the keys outside the prefix."""
+        """Log once that the Redis user has no right to the keys outside the prefix."""
         keys = self.keys
         if keys.prefix in keys.warned or not NO_KEY.search(error):
             return
@@ -310,14 +303,13 @@ class Reading:
     # -- entries ---------------------------------------------------------------------------------
 
     def part_of(self, key: str) -> Reading:
-        """Return the part that has the entry with a key."""
         return self.parts[self.keys.layout.split(key)[0]]
 
     def rank(self, key: str) -> int | None:
-        """Return the position of an entry in the order of scores, from 0. One round trip.
+        """The position of an entry in the order of scores, from 0; None if it isn't there.
 
-        Returns None if the entry is not in the schedule. Entries of other shards with the same
-        score are counted as later ones, with two more round trips, and one for each shard.
+        One round trip. Entries of other shards with the same score count as later; that takes two
+        more round trips, and one for each shard.
         """
         own = self.part_of(key)
         rank: int | None = own._read("ZRANK", own.keys.schedule, bytes_of(key))
@@ -328,26 +320,26 @@ class Reading:
         return rank + sum(part.count_below(score) for part in others)
 
     def count_below(self, score: float) -> int:
-        """Return the number of entries whose score is lower than ``score``. One round trip."""
+        """How many entries have a lower score. One round trip."""
         span = ("-inf", f"({score!r}")
         return sum(int(part._read("ZCOUNT", part.keys.schedule, *span)) for part in self.parts)
 
     def members(self) -> int:
-        """Return the number of entries. One round trip."""
+        """The number of entries. One round trip."""
         return sum(int(part._read("ZCARD", part.keys.schedule)) for part in self.parts)
 
     def scan(self, text: str = "*", which: str = "schedule") -> Iterator[list[tuple[str, float]]]:
-        """Yield pairs (entry key, score) in no special order, in parts of about 2000 entries.
+        """(entry key, score) pairs in no special order, in parts of about 2000.
 
         ``which`` names the sorted set in :class:`Keys`; ``text`` is a glob pattern for the entry
-        keys. A scan returns every key that stays in the set during the whole scan. A scan may
-        return a key several times. Takes one round trip for each part.
+        keys. Every key that stays in the set during the whole scan comes, perhaps several times.
+        One round trip for each part.
         """
         for items in self.portions(which, "ZSCAN", SCAN_COUNT, "MATCH", text):
             yield [(text_of(member), score_in(score)) for member, score in pairs_of(items)]
 
     def static_names(self) -> set[str]:
-        """Return the names of all static entries. One round trip per :data:`SCAN_COUNT` names.
+        """The names of all static entries. One round trip per :data:`SCAN_COUNT` names.
 
         Users of Redis have no right to SMEMBERS.
         """
@@ -355,18 +347,17 @@ class Reading:
         return {text_of(name) for items in parts for name in items}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
+        """Quarantined entries, at most ``limit`` (default: all), as key -> JSON note.
 
-        Takes one round trip per about 500 quarantined entries.
+        One round trip per about 500 of them.
         """
         notes = dict(islice(self._fields("quarantine", BATCH), limit))
         return {text_of(key): valid_text(note) for key, note in notes.items()}
 
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the JSON of the calendars called ``names`` (default: all calendars).
+        """The JSON of the calendars called ``names`` (default: all).
 
-        One round trip. If ``names`` is None, the method takes one round trip per about 500
-        calendars.
+        One round trip; for all, one per about 500.
         """
         first = self.parts[0]  # each part has all calendars
         if names is None:
@@ -378,23 +369,19 @@ class Reading:
         return {text_of(name): text_of(text) for name, text in pairs if text is not None}
 
     def calendar_users(self) -> Iterator[list[str]]:
-        """Yield the keys of entries with calendars, in parts of about 500. One round trip each."""
+        """Keys of the entries with calendars, in parts of about 500. One round trip each."""
         for items in self.portions("calendar_users", "SSCAN", BATCH):
             yield [text_of(key) for key in items]
 
     def _fields(self, which: str, count: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the (field, value) pairs of a hash, some perhaps twice.
-
-        Takes one round trip per about ``count`` fields.
-        """
+        """(field, value) pairs of a hash, some perhaps twice. A round trip per ``count`` fields."""
         for items in self.portions(which, "HSCAN", count):
             yield from pairs_of(items)
 
     def portions(self, which: str, command: str, count: int, *options: str) -> Iterator[Any]:
-        """Yield what a scan of a key returns; nothing if the Redis user has no right to read it.
+        """What a scan of a key returns, nothing if the Redis user has no right to read it.
 
-        ``which`` is the name of the key in :class:`Keys`. Takes one round trip for about ``count``
-        items.
+        ``which`` names the key in :class:`Keys`. One round trip per about ``count`` items.
         """
         for part in self.parts:
             cursor: Any = None
@@ -406,29 +393,23 @@ class Reading:
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock of the first shard, "" if it is free.
-
-        One round trip.
-        """
+        """Token of the beat that holds the first shard's lock, "" if it's free. One round trip."""
         return valid_text(self._read("GET", self.keys.layout.lock_key(0, key)))
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until that lock expires, None if it is free.
-
-        One round trip.
-        """
+        """Seconds until that lock expires, None if it's free. One round trip."""
         milliseconds = int(self._read("PTTL", self.keys.layout.lock_key(0, key)))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def time(self) -> float:
-        """Return the time of the Redis server in UNIX seconds. One round trip."""
+        """Redis's time in UNIX seconds. One round trip."""
         seconds, micros = self._read("TIME")
         return int(seconds) + int(micros) / 1e6
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
+        """The beats that were seen in the last ``within`` seconds, the latest last.
 
-        The list ends with the beat that was seen last.
+        Two round trips.
         """
         first, now = self.parts[0], int(self.time())
         span = now - within, now + within
@@ -440,33 +421,33 @@ class Reading:
     # -- the stats -----------------------------------------------------------------------------
 
     def noted(self, field: str) -> str:
-        """Return the text in a field of the stats, "" if it is missing. One round trip."""
+        """The text in a field of the stats, "" if it is missing. One round trip."""
         return valid_text(self.read_aside("HGET", self.keys.stats, field))
 
     def reports_since(self) -> float | None:
-        """Return when a worker first reported the end of a run, in UNIX seconds.
+        """When a worker first reported the end of a run, in UNIX seconds. One round trip.
 
-        Returns None if no worker has reported a run. One round trip.
+        None if no worker has reported any.
         """
         found = [seconds_in(part.noted(REPORTS_SINCE)) for part in self.parts]
         return min((seconds for seconds in found if seconds is not None), default=None)
 
     def stats(self) -> dict[str, str]:
-        """Return the counters of all beats as field -> value, added up over the shards.
+        """The counters of all beats by field, added up over the shards.
 
-        Takes one round trip per about 2000 fields.
+        One round trip per about 2000 fields.
         """
         return total_stats(self.parts)
 
     # -- the server --------------------------------------------------------------------------
 
     def server(self) -> dict[str, str]:
-        """Return the version and the mode of the server from INFO, and what is wrong with it.
+        """The server's version and mode from INFO, and what is wrong with it.
 
         ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries, or "".
-        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. Returns only the
-        ``refusal`` if INFO is refused. One round trip for each server, and one more if it could not
-        save its data.
+        INFO is used because managed servers may disable CONFIG. If INFO is refused, only
+        ``refusal`` is returned. One round trip for each server, and one more if it couldn't save
+        its data.
         """
         nodes = dict.fromkeys(node_of(self.client, part.keys.schedule) for part in self.parts)
         try:
@@ -474,7 +455,7 @@ class Reading:
         except ResponseError as error:
             return {"refusal": str(error)}
         info = found[0][1]
-        # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
+        # Valkey's redis_version is there only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         problems = filter(None, (_why_no_writes(info, server) for server, info in found))
@@ -485,10 +466,10 @@ class Reading:
     # -- rows, pages and counts -----------------------------------------------------------------
 
     def read(self, keys: Sequence[str], history: bool = False) -> Page:
-        """Return one row per key, in the order of ``keys``; with ``history`` also about its runs.
+        """One row per key, in the order of ``keys``; with ``history`` also about its runs.
 
-        Takes one round trip per 2000 keys, or more if Redis needs longer than :attr:`max_seconds`
-        or if the entries have more than 4 MiB in total.
+        One round trip per 2000 keys, or more if Redis needs longer than :attr:`max_seconds` or the
+        entries have more than 4 MiB in total.
         """
         head = {"history": history}
         page = self._page(head, keys[:SCAN_COUNT])
@@ -497,10 +478,10 @@ class Reading:
         return page
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
-        """Return a page of entries in due order; entries that are never due come last.
+        """A page of entries in due order; entries that are never due come last. One round trip.
 
-        The page has fewer than ``limit`` entries if Redis needs longer than :attr:`max_seconds`, or
-        if the entries have more than 4 MiB in total. One round trip.
+        It has fewer than ``limit`` entries if Redis needs longer than :attr:`max_seconds`, or if
+        the entries have more than 4 MiB in total.
         """
         score, member = after or ("", "")
         head = {"limit": limit, "score": score, "member": member, "history": history}
@@ -518,11 +499,11 @@ class Reading:
     def counts(
         self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
     ) -> Counts:
-        """Return the number of entries of each kind, and the active beats.
+        """The number of entries of each kind, and the active beats. One round trip.
 
         A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score of
-        disabled entries. An entry of which ``max_failures`` runs in a row failed counts as failed.
-        A side key of a wrong type is the ``problem`` if there is no other. One round trip.
+        disabled entries. An entry counts as failed after ``max_failures`` failed runs in a row. A
+        side key of a wrong type is the ``problem`` if there is no other.
         """
         args = (disabled, within, MOST_FAILING, max_failures, MOST_FAILED)
         text, rows = self._ask("count", args, *([lock_key] if lock_key else ()))
@@ -554,9 +535,9 @@ class Reading:
         )
 
     def _note_side_error(self, error: str) -> str:
-        """Return what is wrong with a side key, and the command that mends it; "" if nothing is.
+        """What is wrong with a side key, and the command that mends it; "" if nothing is.
 
-        A lack of rights is logged once. ``error`` is the name of the key and the error of Redis.
+        A lack of rights is logged once. ``error`` is the key's name and Redis's error.
         """
         name, _, why = error.partition(": ")
         if WRONG_TYPE in why:
@@ -570,9 +551,9 @@ class Reading:
 
 
 def total_stats(parts: Iterable[Reading]) -> dict[str, str]:
-    """Return the stats of a schedule, with the counters of all ``parts`` added up.
+    """The stats of a schedule, with the counters of all ``parts`` added up.
 
-    Takes one round trip per about 2000 fields of a part.
+    One round trip per about 2000 fields of a part.
     """
     stats: dict[str, str] = {}
     for part in parts:
@@ -583,7 +564,6 @@ def total_stats(parts: Iterable[Reading]) -> dict[str, str]:
 
 
 def _total(name: str, one: str, other: str) -> str:
-    """Combine the values ``one`` and ``other`` of a field of the stats into one value."""
     if name in (LAST_TICK, REPORTS_SINCE):
         choose = max if name == LAST_TICK else min
         return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
@@ -592,15 +572,15 @@ def _total(name: str, one: str, other: str) -> str:
 
 
 def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:
-    """Return the rows of entries; see :meth:`Reading.read`. No round trip without keys."""
+    """The rows of entries; see :meth:`Reading.read`. No round trip without keys."""
     keys = list(keys)
     return store.read(keys).rows if keys else []
 
 
 def static_among(store: Store, names: Iterable[str]) -> set[str]:
-    """Return which of the ``names`` are names of static entries.
+    """Which of the ``names`` are those of static entries.
 
-    Takes one round trip per 500 names, for each shard.
+    One round trip per 500 names, for each shard.
     """
     pages = map(store.read, batches(map(store.keys.entry, names)))
     return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
@@ -610,7 +590,7 @@ def static_among(store: Store, names: Iterable[str]) -> set[str]:
 
 
 def rows_outside(store: Store, count: int = SCANNED) -> Iterator[list[Row]]:
-    """Yield the hashes outside, in portions of about ``count`` keys of the database.
+    """The hashes outside, in portions of about ``count`` keys of the database.
 
     Two or three round trips for each portion.
     """
@@ -624,20 +604,20 @@ def rows_outside(store: Store, count: int = SCANNED) -> Iterator[list[Row]]:
 
 
 def is_entry(store: Store, row: Row) -> bool:
-    """Return whether the definition has the name of the key; else the hash is of others."""
+    """Whether the definition has the key's name; otherwise the hash belongs to others."""
     name = definition_of(row).get("name")
     return name is not None and store.keys.entry(str(name)) == row.key
 
 
 def definition_of(row: Row) -> dict[str, Any]:
-    """Return the fields of a definition, none if it cannot be read."""
+    """The fields of a definition, none if it can't be read."""
     return record_in(row.definition or "")
 
 
 def outside(store: Store) -> Iterator[list[str]]:
-    """Yield keys of entries that are stored, but not in the sorted set, and of unreadable ones.
+    """Keys of entries that are stored but not in the sorted set, and of unreadable ones.
 
-    Takes two or three round trips per :data:`SCANNED` keys of the database.
+    Two or three round trips per :data:`SCANNED` keys of the database.
     """
     for rows in rows_outside(store):
         yield [

@@ -12,16 +12,16 @@ from typing import NamedTuple
 from redbeat.codec.stored import bytes_of, is_valid_text, score_in
 from redbeat.storage.words import CALENDARS, SCORE
 
-#: This number of random bytes makes twelve characters.
+#: Makes twelve characters.
 _MARK_BYTES = 9
 
 
 class Row(NamedTuple):
-    """What is stored for one entry, read at one moment. None means absent, which is not empty.
+    """What is stored for one entry, read at one moment. None is absent, which is not empty.
 
-    ``score`` is the text that Redis gave, "" if the entry is not in the schedule. ``problem`` says
-    why the entry cannot be read; its texts are then None. Only pages have what follows: ``note`` is
-    that of the quarantine, ``static`` is whether the entry is from ``beat_schedule``, ``history``
+    ``score`` is the text that Redis gave, "" if the entry isn't in the schedule. ``problem`` says
+    why the entry can't be read; its texts are then None. The rest is only in pages: ``note`` is
+    that of the quarantine, ``static`` means the entry is from ``beat_schedule``, and ``history``
     and ``results`` are about its runs, if they were asked for.
     """
 
@@ -40,28 +40,27 @@ class Row(NamedTuple):
 
     @classmethod
     def read(cls, text: bytes) -> Row:
-        """Return the row in the JSON of a script; bytes that are not UTF-8 become surrogates."""
+        """The row in a script's JSON. Bytes that are not UTF-8 become surrogates."""
         return cls(**json.loads(text.decode("utf-8", "surrogateescape")))
 
     @classmethod
     def read_all(cls, text: bytes) -> list[Row]:
-        """Return the rows in the JSON array of a script."""
         return [cls(**fields) for fields in json.loads(text.decode("utf-8", "surrogateescape"))]
 
     @property
     def due(self) -> float | None:
-        """When the entry is due, UNIX seconds; None if it is not in the schedule."""
+        """When the entry is due, in UNIX seconds; None if it isn't in the schedule."""
         return score_in(self.score) if self.score else None
 
     @property
     def texts(self) -> dict[str, str]:
-        """The stored texts by field, without what beats keep."""
+        """The stored text by field, without what beats keep."""
         found = {"definition": self.definition, "policy": self.policy, "meta": self.meta}
         return {name: text for name, text in found.items() if text}
 
     @property
     def unreadable(self) -> str:
-        """Why nobody can read the entry, "" if its texts can be read."""
+        """Why nobody can read the entry, "" if its text can be read."""
         if self.problem:
             return f"the key is not a hash ({self.problem})"
         if self.definition is None:
@@ -75,14 +74,14 @@ class Change:
     """One compare-and-set on one entry: all or nothing, and safe to repeat.
 
     Attributes:
-        key: the key of the entry; "" for a change of side keys alone (``index``).
+        key: the entry's key; "" for a change of side keys alone (``index``).
         mark: twelve characters that ``set[STATE]`` contains; "" if only a score is set.
         expect: the digest of the row that was looked at; None expects nothing.
         covers: what else ``expect`` covers: the score, the version of the calendars.
         set: the fields to write.
         unset: the fields to remove.
-        score: when the entry is due, if it is in the schedule; 0 is now. What is left in the inbox
-            makes a marked change's entry due now.
+        score: when the entry is due, if it is in the schedule; 0 is now. If anything is left in the
+            inbox, a marked change makes the entry due now.
         add: like ``score``, and puts the entry into the schedule.
         delete: removes the entry.
         push: the commands that publish a message, in the database of the broker.
@@ -91,7 +90,7 @@ class Change:
         replaces: the line replaces the newest one, or takes it away if ``line`` is "".
         take: the last line of the inbox that was taken in. It goes, with all before it.
         results: new lines of the field ``results``, [beginning, line], the oldest first. A line
-            replaces the one that begins so. ``lines`` of them stay.
+            replaces the one that begins the same. ``lines`` of them stay.
         index: writes to side keys, [command, name of the side key, arguments...]. Their errors
             stop nothing. ``FORGET`` removes a field that still has the given text.
         not_after: the time of Redis after which the change comes too late.
@@ -117,9 +116,9 @@ class Change:
 
 
 class Answer(NamedTuple):
-    """The answer to a change. ``why`` explains a refusal; ``row`` is what a change differed from.
+    """The answer to a change: ``why`` it was refused, or the ``row`` that it differed from.
 
-    A key that is answered with DIFFERS or REFUSED is left out of the look of the same turn.
+    After DIFFERS or REFUSED, the key is left out of the look of the same turn.
     """
 
     word: str
@@ -131,9 +130,9 @@ class Look(NamedTuple):
     """What to look at: at most ``limit`` rows, ``max_bytes`` and ``max_ms``.
 
     ``late`` limits the rows that are more than a second late. ``skip`` leaves out keys as long as
-    their digest is the given one. ``only`` looks at one key, due or not. With ``shares``, beats
+    they have the given digest. ``only`` looks at one key, due or not. With ``shares``, beats
     without a lock look at a share each. ``limit=0`` looks at nothing. ``in_hand`` are keys that an
-    earlier look gave out, and about which the beat has not decided yet; they are left out.
+    earlier look gave out and the beat has not decided about; they are left out.
     """
 
     limit: int = 100
@@ -149,12 +148,12 @@ class Look(NamedTuple):
 class Request(NamedTuple):
     """One turn: changes, then a look. Safe to repeat.
 
-    ``lock`` is the key of the lock, its time to live in milliseconds, and the token of a leader
-    that counts as dead, or "". ``server`` allows changes to push: the run id of the broker's
-    server, the broker's database and the schedule's. ``counts`` are added to the stats once for a
-    ``counts_id``; a turn with a ``counts_id`` also notes that this beat is there, and how many
-    entries are. ``in_hand`` notes the keys that the turn gives out. With
-    ``leads_only``, a beat that stands by changes nothing: the answers are STALE.
+    ``lock`` is the lock's key, its time to live in milliseconds, and the token of a leader that
+    counts as dead, or "". ``server`` allows changes to push: the run id of the broker's server, the
+    broker's database and the schedule's. ``counts`` are added to the stats once for a
+    ``counts_id``; such a turn also notes that this beat is there, and how many entries are.
+    ``in_hand`` notes the keys that the turn gives out. With ``leads_only``, a standby changes
+    nothing: the answers are STALE.
     """
 
     token: str
@@ -171,7 +170,7 @@ class Request(NamedTuple):
 class Counted(NamedTuple):
     """What a beat counted since its last report, as amounts to add to fields of the stats.
 
-    Redis adds counts with the same ``id`` only once. If ``id`` is "", the beat counted nothing.
+    Redis adds counts with the same ``id`` only once; "" is for no counts.
     """
 
     id: str = ""
@@ -181,8 +180,8 @@ class Counted(NamedTuple):
 class Hand(NamedTuple):
     """The keys that a beat had in hand when it vanished.
 
-    ``alone`` is true if it had looked at its only key on suspicion (``Look.only``). To forget the
-    note, send a change with ``index=[["HDEL", "hands", token]]``.
+    ``alone`` means that it had looked at its only key on suspicion (``Look.only``). A change with
+    ``index=[["HDEL", "hands", token]]`` forgets the note.
     """
 
     token: str
@@ -195,11 +194,11 @@ class Reply(NamedTuple):
 
     ``standing`` is STANDBY, LEADS (also without a lock) or NEW_LEADER. ``next`` is when there is
     something to look at, ``now`` or earlier if the look left something, None if never.
-    ``answers`` has one answer for each change. Turns with a ``counts_id`` count ``statics`` and
+    ``answers`` has one answer per change. Turns with a ``counts_id`` count ``statics`` and
     ``quarantined`` (-1 otherwise) and return the mark of a loss of the schedule in ``lost``.
-    ``side_error`` is an error of a side key, which stopped nothing. ``hands`` are notes of beats
-    that vanished, each in one reply. ``back`` is by how many seconds the clock of Redis went back
-    since the last turn that was counted.
+    ``side_error`` is an error of a side key, which stopped nothing. ``hands`` are notes of
+    vanished beats, each in one reply. ``back`` is how many seconds Redis's clock went back since
+    the last turn that was counted.
     """
 
     standing: int
@@ -220,10 +219,9 @@ class Reply(NamedTuple):
 
 
 def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:
-    """Return the SHA-1 of the texts of a row, as ``lua/parts/row.lua`` computes it.
+    """SHA-1 of a row's texts, each after its length, as ``lua/parts/row.lua`` computes it.
 
-    It is made of the texts, each after its length. ``covers`` adds the score and the version of
-    the calendars.
+    ``covers`` adds the score and the version of the calendars.
     """
     texts = [row.definition, row.meta, row.policy, row.state]
     if SCORE in covers:
@@ -241,5 +239,5 @@ def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:
 
 
 def new_mark() -> str:
-    """Return twelve random characters that no other process returns, also not after a fork."""
+    """Twelve random characters that no other process returns, not even after a fork."""
     return secrets.token_urlsafe(_MARK_BYTES)

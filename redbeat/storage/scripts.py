@@ -1,6 +1,6 @@
-"""Load and run the Lua scripts in ``redbeat/lua``.
+"""Loads and runs the Lua scripts in ``redbeat/lua``.
 
-``redbeat/lua/parts`` contains functions that several scripts include.
+Several scripts include the functions in ``redbeat/lua/parts``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from redbeat.connection.cluster import is_cluster, node_of, refreshing, server_errors
 
-#: A client with at most this number of connections cannot send commands while a script runs.
+#: A client with at most this many connections can't send commands while a script runs.
 SPARE_CONNECTIONS = 2
 
-#: Matches the line of a script that includes a file of ``redbeat/lua/parts``.
+#: A script's line that includes a file of ``redbeat/lua/parts``.
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
@@ -30,7 +30,7 @@ Argument = str | bytes | int | float
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script with its source code, and with the SHA-1 under which Redis caches the script."""
+    """A Lua script, and the SHA-1 under which Redis caches it."""
 
     name: str
     text: str
@@ -43,13 +43,12 @@ class Script:
         args: Sequence[Argument] = (),
         then: Callable[[Any], None] | None = None,
     ) -> Callable[[], Any]:
-        """Send the script on a reserved connection, and return a function that reads the reply.
+        """Send the script on a reserved connection; the function returned reads the reply.
 
-        Call this method only if :func:`runs_once` is true for the client. Unless :func:`overlaps`
-        is true for the client, do not use the client before you read the reply. The client does not
-        retry the script, so the script never runs twice. After the reply has arrived, the returned
-        function calls ``then`` with the connection. Takes one round trip, or more if the server has
-        not cached the script or if another cluster node has the keys.
+        Only for clients with :func:`runs_once`. Without :func:`overlaps`, don't use the client
+        until you have read the reply. The client doesn't retry, so the script never runs twice.
+        Once the reply is there, ``then`` is called with the connection. One round trip, or more if
+        the server hasn't cached the script or another cluster node has the keys.
         """
         read = self._sent(client, keys, args, then)
 
@@ -73,8 +72,7 @@ class Script:
             pool = pool or node_of(client, keys[0]).connection_pool
             connection = connection_of(pool, "EVALSHA")
             with borrowed(connection, pool, keep=True):
-                # Send the whole command in one write, because an error between two writes would
-                # leave a partial command.
+                # In one write: an error between two would leave a partial command.
                 words = ("EVALSHA", self.sha, len(keys), *keys, *args)
                 connection.send_packed_command([b"".join(connection.pack_command(*words))])
 
@@ -92,9 +90,9 @@ class Script:
         return read
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
-        """Run the script and return the reply, with strings as bytes.
+        """Run the script; return the reply, with strings as bytes.
 
-        Takes one round trip, or two round trips if the server has not cached the script.
+        One round trip, or two if the server hasn't cached the script.
         """
         options = {NEVER_DECODE: True}
         rest = (len(keys), *keys, *args)
@@ -106,7 +104,6 @@ class Script:
 
 
 def connection_of(pool: Any, command: str) -> Any:
-    """Return a connection from ``pool`` on which the caller will send ``command``."""
     try:
         return pool.get_connection()
     except TypeError:  # redis-py before 5.3 requires the name of the command
@@ -115,10 +112,9 @@ def connection_of(pool: Any, command: str) -> Any:
 
 @contextmanager
 def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
-    """Return ``connection`` to ``pool`` at the end of a ``with`` block.
+    """Return ``connection`` to ``pool`` after the block; with ``keep``, only after an error.
 
-    If ``keep`` is true, the connection returns to the pool only after an error. After an error, the
-    connection is closed, because it may have an unread reply.
+    An error also closes the connection: it may have an unread reply.
     """
     try:
         yield
@@ -131,14 +127,14 @@ def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
 
 
 def runs_once(client: Any) -> bool:
-    """Return whether ``client`` can run scripts without retries on a connection of its pool."""
+    """Whether ``client`` can run scripts without retries on a connection of its pool."""
     return hasattr(client, "connection_pool") or is_cluster(client)
 
 
 def overlaps(client: Any, key: str) -> bool:
-    """Return whether ``client`` can send commands while a script that uses ``key`` runs.
+    """Whether ``client`` can send commands while a script that uses ``key`` runs.
 
-    The client needs a spare connection in the pool of the cluster node that stores ``key``.
+    That takes a spare connection in the pool of the cluster node that stores ``key``.
     """
     pool = getattr(client, "connection_pool", None)
     try:
@@ -150,11 +146,10 @@ def overlaps(client: Any, key: str) -> bool:
 
 @cache
 def load_script(name: str) -> Script:
-    """Return the script in ``redbeat/lua/<name>.lua``.
+    """The script in ``redbeat/lua/<name>.lua``.
 
-    Each line ``-- include: <part>`` is replaced by the code of ``redbeat/lua/parts/<part>.lua``.
-    The code of an included file becomes a single line, so that line numbers in error messages match
-    the file of the script.
+    Each line ``-- include: <part>`` becomes the code of ``redbeat/lua/parts/<part>.lua``, on a
+    single line, so that line numbers in error messages are those of the script's file.
     """
     text = INCLUDE.sub(lambda match: _part(match[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -28,16 +28,15 @@ from redbeat.storage.words import DIFFERS, DONE, LEADS, REFUSED, STANDBY
 
 logger = get_logger("celery.beat")
 
-#: The keys of the entries that programs changed in this thread, None if nobody wants to know.
+#: Keys of the entries that programs changed in this thread, None if nobody wants to know.
 CHANGED_KEYS: ContextVar[list[str] | None] = ContextVar("CHANGED_KEYS", default=None)
 
-#: An inbox has at most this number of lines and bytes.
 INBOX_LINES: Final = 100
 INBOX_BYTES: Final = 16384
 
-#: The fields of a change with their usual values, which do not travel.
+#: A change's fields with their usual values, which don't travel.
 _USUAL: Final = [(name, getattr(Change(""), name)) for name in Change.__slots__ if name != "key"]
-#: The fields that travel as texts, because Lua's JSON rounds numbers.
+#: Fields that travel as text, because Lua's JSON rounds numbers.
 _NUMBERS: Final = ("score", "add", "not_after")
 
 IS_DONE: Final = Answer(DONE)
@@ -45,18 +44,18 @@ IS_DONE: Final = Answer(DONE)
 _chunks = json_chunks(json.JSONEncoder(ensure_ascii=False, default=text_of, separators=(",", ":")))
 
 
-#: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
+#: How many entries :meth:`ShardedStore.page` requests from each shard at once, at least.
 SMALLEST_PART = 20
 
-#: Maximum time to wait for replicas, in seconds.
+#: Seconds to wait for replicas.
 WAIT_SECONDS = 1.0
 
 
 class Replicas:
     """Waits until ``required`` replicas confirm the last writes of a connection.
 
-    If too few replicas confirm within a second, a warning is logged, and the beat continues without
-    the replicas. A second log line follows when enough replicas confirm the writes again.
+    If too few do so within a second, a warning is logged and the beat goes on without them. Another
+    line follows once enough replicas confirm again.
     """
 
     def __init__(self, required: int) -> None:
@@ -64,8 +63,8 @@ class Replicas:
         self._enough = True
 
     def wait(self, connection: Any) -> None:
-        """Wait for the replicas. Closes the connection to Redis after an error. One round trip."""
-        # Wait for at most half of the socket timeout, so that the reply arrives in time.
+        """Wait for the replicas; after an error, close the connection. One round trip."""
+        # At most half of the socket timeout, so that the reply arrives in time.
         seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
         try:
             connection.send_command("WAIT", self.required, max(1, int(seconds * 1000)))
@@ -86,12 +85,12 @@ class Replicas:
 
 
 class Store(reading.Reading):
-    """One schedule in one Redis. A repeated request is safe, also if the first was applied.
+    """One schedule in one Redis. A request may be repeated, even if the first one was applied.
 
     The store remembers between turns whether its beat leads, what it noted and was told of entries
-    in hand, and the version of calendars. So each beat has a store of its own. After a turn with
-    changes it waits until ``wait_replicas`` replicas confirm them. With ``repeats``, which is for
-    programs, the client repeats requests with its own retries.
+    in hand, and the version of the calendars, so each beat has its own. After a turn with changes
+    it waits until ``wait_replicas`` replicas confirm them. With ``repeats``, which is for programs,
+    the client repeats requests with its own retries.
     """
 
     def __init__(
@@ -109,11 +108,11 @@ class Store(reading.Reading):
         self._told: list[Hand] = []
 
     def turn(self, request: Request) -> Reply:
-        """Send a request and return the reply. One round trip."""
+        """Send a request and wait for its reply. One round trip."""
         return self.begin_turn(request)()
 
     def begin_turn(self, request: Request) -> Callable[[], Reply]:
-        """Send a request, and return a function that waits for the reply.
+        """Send a request; the function returned waits for the reply.
 
         See :func:`redbeat.storage.scripts.overlaps` for when the client may be used in between.
         """
@@ -135,7 +134,7 @@ class Store(reading.Reading):
             *messages,
         ]
         if request.in_hand and request.look is not None:
-            self._noted = True  # If the reply is lost, the note may be there.
+            self._noted = True  # if the reply is lost, the note may be there
         lock = [request.lock[0]] if request.lock else []
         keys = [self.keys.schedule, self.keys.statics, self.keys.wakeup, *lock]
         if self._begins:
@@ -147,13 +146,11 @@ class Store(reading.Reading):
         return lambda: self._reply(request, texts, read())
 
     def say(self, key: str, line: str, *, kind: str, age: float | None = None) -> str:
-        """Append a line to the inbox of an entry, and return DONE, ABSENT or FULL.
+        """Append a line to an entry's inbox, and return DONE, ABSENT or FULL. One round trip.
 
         ``line`` is one ASCII JSON array without line feeds; that of an end begins with ``["end"``.
-        With ``age``, it gets one element more: the time of Redis ``age`` seconds ago. One round
-        trip.
-
-        A line that is not an end may also be refused with QUARANTINED or UNSCHEDULED.
+        With ``age``, it gets one more element: Redis's time ``age`` seconds ago. A line that is not
+        an end may also be refused with QUARANTINED or UNSCHEDULED.
         """
         limits = (INBOX_LINES, INBOX_BYTES)
         dated = "" if age is None else repr(float(age))
@@ -164,35 +161,31 @@ class Store(reading.Reading):
     # -- single values, and the lock -----------------------------------------------------------
 
     def save_layout_note(self, text: str) -> None:
-        """Store the note about the number of shards. One round trip."""
         self.read_aside("HSET", self.keys.stats, reading.LAYOUT, text)
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
         """Acquire or extend the lock for ``ttl`` seconds. One or two round trips.
 
-        Returns False if another beat holds the lock.
+        False if another beat holds it.
         """
         is_free = self._read("SET", key, token, "NX", "PX", int(ttl * 1000))
         return bool(is_free) or self.extend_lock(key, token, ttl)
 
     def extend_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Extend the lock to ``ttl`` seconds from now; return whether ``token`` holds the lock.
+        """Whether ``token`` holds the lock, which then lasts ``ttl`` seconds from now.
 
         One round trip.
         """
         return bool(load_script("extend")(self.client, [key], [token, int(ttl * 1000)]))
 
     def release_lock(self, key: str, token: str) -> bool:
-        """Release the lock and wake up standbys; return whether ``token`` held the lock.
-
-        One round trip.
-        """
+        """Whether ``token`` held the lock. It is released, and standbys wake up. One round trip."""
         return bool(load_script("release")(self.client, [key], [token, self.keys.wakeup]))
 
     # -- requests and replies -------------------------------------------------------------------
 
     def _head(self, request: Request, busy: bool) -> dict[str, Any]:
-        """Return what a request asks besides its changes; what is empty is left out."""
+        """What a request asks besides its changes, without what is empty."""
         look = request.look
         head: dict[str, Any] = {
             "token": request.token,
@@ -210,15 +203,15 @@ class Store(reading.Reading):
         head["idle"] = look is not None and not (busy or look.only)
         head = {name: value for name, value in head.items() if value}
         if look is not None:
-            # What differs from an ordinary look, so that an idle turn costs Redis little.
+            # Only what differs from an ordinary look, so that an idle turn costs Redis little.
             pairs = zip(look._fields, look, Look(), strict=True)
             head["look"] = {name: value for name, value, usual in pairs if value != usual}
         return head
 
     def _encoded(self, change: Change, messages: list[bytes]) -> bytes:
-        """Return a change as JSON, or the reason why it is refused, which does not begin with {.
+        """A change as JSON, or the reason why it is refused, which doesn't begin with {.
 
-        The messages travel next to the JSON, by their numbers: they are long.
+        Messages are long, so they travel next to the JSON and are referred to by number.
         """
         fields: dict[str, Any] = {"key": change.key}
         for name, usual in _USUAL:
@@ -269,7 +262,7 @@ class Store(reading.Reading):
         return Reply(answers=answers, rows=rows, **head)
 
     def _new_hands(self, head: dict[str, Any]) -> list[Hand]:
-        """Return the notes of vanished beats that no earlier reply had."""
+        """Notes of vanished beats that no earlier reply had."""
         new = list[Hand]()
         for token, note in head.get("hands", ()):
             hand = _hand(token, note)
@@ -290,11 +283,10 @@ class Store(reading.Reading):
 class ShardedStore(reading.Reading):
     """A :class:`Store` for a schedule with several shards, whose stores are the ``parts``.
 
-    An operation on one entry uses only the shard of the entry, one on a list of entries only their
-    shards, and one on the whole schedule every shard. The docstrings of :class:`Store` give the
-    number of round trips per shard.
+    An operation on entries uses only their shards, one on the whole schedule every shard. Round
+    trips are given in :class:`Store`, per shard.
 
-    Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
+    What only a beat uses is missing: a beat uses the store of one shard at a time.
     """
 
     def __init__(self, client: Any, keys: Keys, parts: Sequence[Store]) -> None:
@@ -303,16 +295,16 @@ class ShardedStore(reading.Reading):
         self.parts: Sequence[Store] = parts
 
     def _own_key(self, key: str) -> str:
-        """Return a key with the prefix of its shard: programs may make it of the base prefix."""
+        """A key with its shard's prefix; programs may have made it of the base prefix."""
         shard, name = self.layout.split(key)
         return self.layout.prefixes[shard] + name
 
     # -- changes ----------------------------------------------------------------------------
 
     def turn(self, request: Request) -> Reply:
-        """Carry out the changes of a request, each in its part. One round trip per part.
+        """Carry out a request's changes, each in its part. One round trip per part.
 
-        A change without a key is carried out in every part. A request that looks needs ``only``.
+        A change without a key goes to every part. A request that looks needs ``only``.
         """
         looks = None if request.look is None else self.layout.split(request.look.only)[0]
         shares: dict[int, list[int]] = {}
@@ -343,13 +335,11 @@ class ShardedStore(reading.Reading):
     # -- single entries ----------------------------------------------------------------------
 
     def say(self, key: str, line: str, **more: Any) -> str:
-        """Append a line to the inbox of an entry; see :meth:`Store.say`."""
         return self.parts[self.layout.split(key)[0]].say(self._own_key(key), line, **more)
 
     # -- lists of entries --------------------------------------------------------------------
 
     def read(self, keys: Sequence[str], history: bool = False) -> reading.Page:
-        """Return one row per key, in the order of ``keys``."""
         shares: defaultdict[int, dict[int, str]] = defaultdict(dict)
         for position, key in enumerate(keys):
             shares[self.layout.split(key)[0]][position] = self._own_key(key)
@@ -367,7 +357,7 @@ class ShardedStore(reading.Reading):
     def page(
         self, after: reading.Cursor | None = None, limit: int = reading.BATCH, history: bool = False
     ) -> reading.Page:
-        """Return a page of entries in due order. Usually takes one round trip per shard."""
+        """A page of entries in due order. Usually one round trip per shard."""
         name = "" if after is None else self.keys.name_of(after[1])
         begin = None if after is None else self._due_order(score_in(after[0]), name)
         mean = limit / self.layout.shards
@@ -393,16 +383,16 @@ class ShardedStore(reading.Reading):
         return reading.Page(max(nows), found[:limit], (last.score, last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """Return the key by which pages sort entries, independently of the number of shards."""
+        """How pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def counts(
         self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
     ) -> reading.Counts:
-        """Return the number of entries of each kind, and the active beats.
+        """The number of entries of each kind, and the active beats.
 
-        The beats come from the first shard, because every beat works on the first shard. Also
-        returns the keys of all entries that may be overdue.
+        The beats come from the first shard, on which every beat works. Also returns the keys of all
+        entries that may be overdue.
         """
         each = [
             store.counts(
@@ -431,7 +421,7 @@ class ShardedStore(reading.Reading):
 
 
 def _hand(token: str, note: str) -> Hand:
-    """Return the note of a beat; one that cannot be read names no keys, and can be forgotten."""
+    """A beat's note. One that can't be read names no keys, and can be forgotten."""
     with suppress(ValueError, RecursionError):
         keys = json.loads(note)
         alone = isinstance(keys, str)
@@ -442,9 +432,9 @@ def _hand(token: str, note: str) -> Hand:
 
 
 def store_of(app: App | None, client: Any = None) -> Store:
-    """Return the store of an app's schedule for programs: it repeats requests like its client.
+    """The store of an app's schedule for programs: it repeats requests like its client.
 
-    The default ``client`` is the client of the app.
+    ``client`` is the app's by default.
     """
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
@@ -452,19 +442,16 @@ def store_of(app: App | None, client: Any = None) -> Store:
         return store_of_shard(conf, client, 0, repeats=True)
     keys = Keys(conf.key_prefix, conf.warned_prefixes, conf.shards)
     shards = [store_of_shard(conf, client, shard, repeats=True) for shard in range(conf.shards)]
-    # A ShardedStore lacks some methods of a Store, but only beats use the missing methods.
+    # A ShardedStore lacks some methods of a Store, but only beats use those.
     return cast("Store", ShardedStore(client, keys, shards))
 
 
 def base_store(conf: RedBeatConfig, client: Any) -> Store:
-    """Return the store under the base prefix.
-
-    The store under the base prefix has no entries if the schedule has several shards.
-    """
+    """The store under the base prefix, which has no entries if there are several shards."""
     return Store(client, Keys(conf.key_prefix, conf.warned_prefixes), conf.wait_replicas)
 
 
 def store_of_shard(conf: RedBeatConfig, client: Any, number: int, repeats: bool = False) -> Store:
-    """Return the store of one shard; the only one of most schedules has the base prefix."""
+    """The store of one shard; the only one of most schedules has the base prefix."""
     keys = Keys(layout_of(conf).prefixes[number], conf.warned_prefixes)
     return Store(client, keys, conf.wait_replicas, repeats)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Fields of the hash of an entry. RedBeat 2 knows the first two. A program of users has a field
-#: ``state`` of its own there.
+#: Fields of an entry's hash. RedBeat 2 knows the first two. Users' programs have a field ``state``
+#: of their own there.
 DEFINITION: Final = "definition"
 META: Final = "meta"
 POLICY: Final = "policy"
@@ -32,7 +32,7 @@ STATS: Final = "stats"
 #: The score in FAILED of an entry that is paused because its runs failed.
 PAUSED_FOR_FAILURES: Final = 1_000_000
 
-#: The field of the stats with the mark of a loss of the schedule: UNIX seconds, or ``new``.
+#: The field of the stats that marks a loss of the schedule: UNIX seconds, or ``new``.
 LOST: Final = "lost"
 
 #: Answers to a change.
@@ -47,7 +47,7 @@ ELSEWHERE: Final = "elsewhere"
 SCORE: Final = "s"
 CALENDARS: Final = "c"
 
-#: What a beat is, after a turn. A new leader gets no rows yet.
+#: What a beat is after a turn. A new leader gets no rows yet.
 STANDBY: Final = 0
 LEADS: Final = 1
 NEW_LEADER: Final = 2
@@ -61,5 +61,5 @@ FULL: Final = "full"
 QUARANTINED: Final = "quarantined"
 UNSCHEDULED: Final = "unscheduled"
 
-#: The beginning of the problem that a beat stores while it cannot send.
+#: Begins the problem that a beat stores while it can't send.
 NO_BROKER: Final = "the broker is not available"
