@@ -92,12 +92,9 @@ class Shared:
 class Beat:
     """Runs the ticks of one beat.
 
-    Arguments:
-        scheduler: the scheduler that users may subclass; its ``clock`` returns monotonic seconds.
-        store: the schedule in Redis, with a client that does not retry.
-        lock: the beat lock, None if several beats share the work.
-        statics: the entries of ``beat_schedule``.
-        shared: what this beat shares with the beats of other parts of the schedule.
+    ``scheduler`` may be a user's subclass; its ``clock`` returns monotonic seconds. The client of
+    ``store`` must not retry. Without a ``lock``, several beats share the work. ``shared`` is what
+    this beat shares with those of other parts of the schedule.
     """
 
     def __init__(
@@ -158,7 +155,6 @@ class Beat:
 
     @property
     def sent(self) -> int:
-        """How many runs were sent."""
         return self.counters.sent
 
     def totals(self) -> dict[str, int]:
@@ -175,7 +171,6 @@ class Beat:
             self._upkeep.note(reply)
 
     def use_lock(self, lock: Any, timeout: float) -> None:
-        """Use a lock that a program has set; see :meth:`Lead.use`."""
         self.lead.use(lock, timeout)
 
     # -- the tick ------------------------------------------------------------------------------
@@ -430,14 +425,12 @@ class Beat:
         self._store.turn(Request(self._turn.token, None, [gone]))
 
     def resign(self) -> None:
-        """Leave the schedule to another beat."""
         self.leave()
         self.release_lock()
         self.lead.observe("")
         self.sync.statics.unwritten = True
 
     def close(self) -> None:
-        """Call :meth:`leave`, and close the beat's connections."""
         try:
             self.leave()
         finally:
@@ -446,7 +439,6 @@ class Beat:
             self._one_step.close()
 
     def sync_now(self) -> None:
-        """Write the static entries, after the program has set them up again."""
         self.sync.write(from_timestamp(self._turn.time()))
 
     def release_lock(self) -> None:
@@ -730,7 +722,7 @@ class Beat:
                 self._sent(run)
 
     def _sent(self, run: Run) -> None:
-        """Record a held run that is out; announce one that was recorded before."""
+        """Record a held run that is out; announce one that was recorded first."""
         if self._broker.failures:
             self._broker.answered()
         if run.stage == HOLD:
@@ -842,7 +834,6 @@ class Beat:
 
 
 def is_due(row: Row, now: float) -> bool:
-    """Whether an entry is scheduled and its time has come."""
     return row.score != "" and 0 <= float(row.score) <= now
 
 

@@ -250,7 +250,6 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Whether a redis-py error comes from the broker's client rather than from user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 

@@ -40,12 +40,7 @@ MOST_RULES: Final = 10_000
 
 
 class Rules:
-    """A beat's rules, by the keys of their entries.
-
-    Arguments:
-        app: the Celery app.
-        entry_class: the class of entries; user code may have replaced it.
-    """
+    """A beat's rules, by the keys of their entries. User code may replace the entry class."""
 
     def __init__(self, app: Celery, entry_class: type[Any]) -> None:
         self._app = app

@@ -44,21 +44,15 @@ def new_token() -> str:
 class BeatLock:
     """The lock of one beat. Every request of the leader renews it.
 
-    A renewal resets the lock's time to live (TTL) to the full timeout. A standby that sees no
-    renewal for :data:`SILENCE` seconds takes the leader for dead and takes over. Time in which the
-    standby can't check the lock doesn't count.
+    A renewal resets the lock's time to live (TTL) to the full ``timeout``, in seconds. A standby
+    that sees no renewal for :data:`SILENCE` seconds takes the leader for dead and takes over. Time
+    in which the standby can't check the lock doesn't count.
 
-    All locks of a schedule with shards carry the same token. Their holder also counts as dead if it
-    has sent no request to the first shard for :data:`SILENCE` seconds, so a standby can take over a
-    shard without watching its lock first.
+    With shards, a beat's locks all carry the same token. Their holder also counts as dead if it has
+    sent no request to the first shard for :data:`SILENCE` seconds, so a standby can take over a
+    shard without watching its lock first. ``silent`` returns these seconds for a token.
 
-    Arguments:
-        store: the schedule in Redis.
-        key: the Redis key of the lock.
-        timeout: the seconds after which the lock expires if it is not renewed.
-        clock: returns monotonic seconds.
-        token: the token of this beat, None for a new one.
-        silent: returns for how many seconds the beat with a token sent nothing to the first shard.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -191,12 +185,8 @@ class BeatLock:
 class CustomLock:
     """A lock object that a program assigned to ``scheduler.lock``.
 
-    Each tick calls its ``extend``. A ``LockError`` means the lock is lost; from then on each tick
-    calls ``acquire(blocking=False)`` until that returns true.
-
-    Arguments:
-        lock: the program's lock object.
-        timeout: the seconds for which each ``extend`` extends the lock.
+    Each tick calls its ``extend`` for ``timeout`` seconds. A ``LockError`` means the lock is lost;
+    from then on each tick calls ``acquire(blocking=False)`` until that returns true.
     """
 
     def __init__(self, lock: Any, timeout: float) -> None:
@@ -239,12 +229,8 @@ class CustomLock:
 class Lead:
     """The lock of one beat, and whether this beat leads.
 
-    Arguments:
-        scheduler: the sender of the signals.
-        turn: renews the beat lock; :meth:`use` gives it another.
-        lock: the beat lock, None if several beats share the work.
-        health: learns whether this beat leads.
-        exits: whether the beat ends once it has lost the lock.
+    ``turn`` renews the beat lock; :meth:`use` gives it another. Without a ``lock``, several beats
+    share the work. ``exits`` means that the beat ends once it has lost the lock.
     """
 
     def __init__(

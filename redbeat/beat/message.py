@@ -54,12 +54,11 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: The timeout options that an entry may set, and their maximum in seconds, which the default
-#: timeout of an attempt doesn't exceed.
+#: The timeout options that an entry may set, and their maximum in seconds. An attempt's default
+#: timeout is no longer than that.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
-#: A broker's command with its arguments.
 Command = list[Any]
 
 #: A rule's task, and the ids of its arguments and options.
@@ -262,7 +261,6 @@ class Messages:
         self._repr_levels: dict[str, int] = {}
         #: By task, and options as text.
         self._templates: dict[tuple[str, str], Template] = {}
-        #: By :func:`_identity`.
         self._arguments: dict[Identity, Arguments] = {}
         #: Tasks with a rendered message that differed from Celery's.
         self._distrusted: set[str] = set()
@@ -520,7 +518,6 @@ def _shown(value: Any, most: int, levels: dict[str, int]) -> str:
 
 
 def _difference(rendered: Any, real: Any, at: str = "") -> str:
-    """Where a rendered message first differs, as a path of fields."""
     if type(rendered) is type(real) is str and rendered[:1] == real[:1] == "{":
         rendered, real = json.loads(rendered), json.loads(real)
     if type(rendered) is type(real) is list and len(rendered) == len(real):

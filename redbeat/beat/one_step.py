@@ -48,7 +48,6 @@ REFUSED_FOR: Final = 300.0
 #: How many entries, tasks and servers to remember for going the other order.
 MOST_REMEMBERED: Final = 1000
 
-#: Why runs go the other order.
 BYPASSED: Final = "user code sends the messages on another channel"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
@@ -136,10 +135,7 @@ class NotSameServerError(Exception):
 class OneStep:
     """Knows whether a message can leave with its record, and captures such messages.
 
-    Arguments:
-        client: the schedule's Redis client.
-        conf: the settings.
-        clock: returns monotonic seconds.
+    ``client`` is the schedule's; ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, client: Any, conf: RedBeatConfig, clock: Callable[[], float]) -> None:
@@ -151,7 +147,6 @@ class OneStep:
         #: Why there is no common server, "" if there is one or nobody has looked.
         self._reason = ""
         self._was_common = False
-        #: The channel for which the server was found.
         self._channel: Any = None
         self._checked_at = 0.0
         #: A broker connection that stays open. Once it closes, the broker may have moved to another
@@ -265,10 +260,10 @@ class OneStep:
     # -- the other order -----------------------------------------------------------------------
 
     def takes(self, key: str, task: str = "") -> bool:
-        """Whether an entry's message may leave with its record; the run is one of ``task``.
+        """Whether a message of an entry, a run of ``task``, may leave with its record.
 
-        False for some time after :meth:`refused` and :meth:`bypassed`. Once an entry has bypassed
-        the capture, ``task`` tells for the other entries of its task.
+        False for some time after :meth:`refused` and :meth:`bypassed`. Given ``task``, that goes
+        for all entries of a task that has bypassed the capture.
         """
         return not self._others or not (self._why_not(key) or self._why_not(task))
 

@@ -50,12 +50,8 @@ RECORD_OVER = "record over"
 class Outcome:
     """Makes the changes of runs, reads the answers to them, and counts, logs and signals runs.
 
-    Arguments:
-        scheduler: the sender of signals, which also makes entry objects for their receivers.
-        conf: the settings.
-        counters: the beat's counters.
-        entry_of: returns a run's entry object, for receivers of signals.
-        version: the version of the calendars by which runs are decided.
+    ``scheduler`` sends the signals, and ``entry_of`` makes the entry objects for their receivers.
+    ``version`` is that of the calendars by which runs are decided.
     """
 
     scheduler: Any
@@ -319,7 +315,6 @@ class Outcome:
     # -- answers -------------------------------------------------------------------------------
 
     def after(self, run: Run, answer: Answer, repeated: bool) -> str:
-        """What the beat does after the answer to a run's change."""
         then = TABLE[run.stage, answer.word]
         return then if isinstance(then, str) else then(self, run, answer, repeated)
 
@@ -348,7 +343,6 @@ class Outcome:
         return NOTHING
 
     def announce_rest(self, run: Run, *_: Any) -> str:
-        """Log what a verdict says, count what was missed, and signal that an entry has finished."""
         rest, name = run.verdict.rest, run.rule.name
         self.counters.ended({end.id: end.state for end in run.verdict.ends})
         for level, message, args in run.verdict.known.notes:
@@ -417,7 +411,6 @@ class Outcome:
         return FAILED
 
     def log_refused(self, run: Run, answer: Answer, _repeated: bool) -> str:
-        """Redis refused the record of a message that is out."""
         logger.error("beat: Could not record the run of %s: %s", run.rule.name, answer.why)
         return NOTHING
 

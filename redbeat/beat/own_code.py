@@ -73,8 +73,6 @@ class OwnCall:
     It returns what ``apply_async`` returned, or None if no id is known.
 
     Attributes:
-        run: the decided run.
-        entry: the entry object for the users' code.
         part: the part that the entry takes in the run, which is ``entry.run``.
         options: the arguments of ``maybe_due`` of a program's own tick, else None.
         watched: whether only a message that this process sees counts as sent. So it is for a task

@@ -19,7 +19,6 @@ CAPTURED: Final = MESSAGES | {"EXPIRE", "PEXPIRE"}
 #: Errors that leave the results of sent commands unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
-#: A broker's command with its arguments, as Redis gets them.
 Command = list[Any]
 
 #: A command with its messages, and the positions of their results.

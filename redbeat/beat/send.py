@@ -130,7 +130,6 @@ class Sender:
 
     @property
     def made(self) -> list[list[Any]]:
-        """Commands of the message that :meth:`publish` collected last."""
         return self._pipe.commands if isinstance(self._pipe, RedisPipe) else []
 
     def _blamed(self, error: Exception, pipe: Pipe | None) -> Exception:

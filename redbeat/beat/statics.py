@@ -71,7 +71,6 @@ class Statics:
         self.names = self._entries.keys()
         self._refused: set[str] = set()
         self._removed: set[str] = set()
-        #: The definitions and policies to store, by name.
         self._texts: dict[str, tuple[str, str]] = {}
         #: Whether :meth:`collect` was called. Until then, no entry is removed.
         self._complete = False

@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 from typing import Any, Final
 
-#: The signals that stop a beat. Their handlers may raise an exception at any point of the code.
+#: The signals that stop a beat. A handler may raise an exception at any point of the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 

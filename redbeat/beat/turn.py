@@ -33,7 +33,7 @@ LONGEST_AHEAD: Final = 0.4
 #: Up to how many seconds two clocks normally differ.
 NORMAL_OFFSET: Final = 1.0
 
-#: The reply to a look ahead, and when it was sent.
+#: In place of the reply to a look ahead, and the time when it was sent.
 NO_LOOK: Final = (None, -math.inf)
 
 #: A change's owner, the answer, whether an earlier turn carried the change and its reply was lost,
@@ -47,12 +47,8 @@ class Turn:
     A turn is safe to repeat. If its reply is lost, the next turn carries its changes again, before
     the others.
 
-    Arguments:
-        store: the schedule in Redis, with a client that does not retry.
-        lock: the beat lock, None if several beats share the work.
-        token: the token of this beat.
-        counters: the counters of the beat, which turns add to those in Redis.
-        clock: returns monotonic seconds.
+    The client of ``store`` must not retry. Without a ``lock``, several beats share the work. Turns
+    add ``counters`` to those in Redis. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -112,7 +108,6 @@ class Turn:
 
     @property
     def owners(self) -> list[Any]:
-        """Owners of the changes without an answer."""
         return [owner for _, owner in (*self._in_flight, *self._items)]
 
     def is_full(self) -> bool:
@@ -211,7 +206,6 @@ class Turn:
         self.round_trips += 1
 
     def _counts(self) -> Counted:
-        """The counts that go with this look."""
         is_due = self.sent_at - self._counted_at >= COUNTS_WAIT
         if not (is_due or self._counters.has_new_runs):
             return NOTHING
@@ -251,7 +245,6 @@ class Turn:
 
     @property
     def limit(self) -> int:
-        """How many rows to look at."""
         return FAR_LIMIT if self.round_trip > FAR else LIMIT
 
     def time(self) -> float:

@@ -95,7 +95,6 @@ class Upkeep:
         self._side_error = ""
         self._done_at = clock()
         self._quarantined = 0
-        #: The mark of the last known loss.
         self._mark = ""
         #: The walks that never end, and others while they last, the most urgent first.
         pauses = {self._enable: INTERVAL, self._review: INTERVAL, self._tidy: TIDY_INTERVAL}
@@ -368,7 +367,7 @@ class Sync:
     def write(self, now: datetime, *, alone: bool = False) -> None:
         """Write the static entries now; ``now`` is Redis's time.
 
-        If this beat leads or is ``alone``, also remove what an older ``beat_schedule`` left.
+        If this beat leads or is ``alone``, also remove those that only others may have.
         """
         exclusive = alone or not self.turn.is_shared
         self.rules.forget()

@@ -41,11 +41,8 @@ class WakeUp:
     if the client can't subscribe, or the connection breaks, runs are some seconds late and none is
     lost.
 
-    Arguments:
-        client: a Redis client that does not retry.
-        channel: the name of the channel.
-        clock: returns monotonic seconds.
-        sleep: waits for a number of seconds; used if there is no subscription.
+    ``client`` must not retry, and ``clock`` returns monotonic seconds. ``sleep`` is for waits
+    without a subscription.
     """
 
     def __init__(

@@ -36,7 +36,6 @@ local function make_room(lines)
   return lines, #line + 2 > most_bytes
 end
 
--- Returns why a request is refused, or nil.
 local function refusal(state)
   if redis.pcall('HEXISTS', aside .. 'quarantine', entry) == 1 then
     return 'quarantined'

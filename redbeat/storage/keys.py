@@ -31,7 +31,7 @@ def _key(what: str) -> cached_property[str]:
 
 @dataclass(frozen=True)
 class Keys:
-    """The names of all Redis keys of one schedule. With shards, entries have their prefixes.
+    """The names of all Redis keys of one schedule. With shards, entries have other prefixes.
 
     The keys of the quarantine, the beats and the stats are outside the key prefix. ``warned`` has
     the prefixes of schedules for which a missing right to these was logged.
@@ -87,7 +87,7 @@ class Layout:
         self.prefix = prefix
         self.shards = shards
         self._head, tag, self._tail = _tag_in(prefix)
-        #: By shard number.
+        #: The key prefixes, by shard number.
         self.prefixes: tuple[str, ...] = (prefix,)
         if shards > 1:
             self.prefixes = tuple(

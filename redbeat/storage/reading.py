@@ -119,7 +119,7 @@ class Counts(NamedTuple):
     """The number of entries of each kind, and the active beats.
 
     Times are UNIX seconds of Redis's clock. ``failing`` counts the entries whose run couldn't be
-    sent, beyond those in ``perhaps_failing``, whose states tell whether it is so.
+    sent, beyond those in ``perhaps_failing``, which tell it by their states.
     """
 
     now: float

@@ -36,7 +36,7 @@ local function move(change, key, left)
   end
 end
 
--- Writes the fields of an entry. `left` are the lines that stay in its inbox.
+-- `left` are the lines that stay in the inbox.
 local function write(change, key, found, left)
   local texts, gone, fields = change.set or {}, change.unset or {}, {}
   if change.line or change.replaces then
@@ -87,7 +87,6 @@ local function writes_hash(change)
   return change.mark or change.set or change.unset or change.line or change.replaces or change.take
 end
 
--- Returns why the change must not be written, or nil.
 local function refusal(change, key, problem)
   if change.delete then
     local own = key == schedule or key == statics or key == lock

@@ -19,7 +19,6 @@ local function members(first, last, count, mine, newest)
   return own, others
 end
 
--- Returns when the next entry is due that is not due yet.
 local function next_score(mine)
   local found = redis.call(
     'ZRANGEBYSCORE', schedule, '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT', 0, mine and 50 or 1)

@@ -19,10 +19,8 @@ local function broker_is_here()
   return is_brokers_server
 end
 
--- The keys that were found to be of the right type.
 local checked = {}
 
--- Returns why a message cannot be added to a key, or nil.
 local function problem_of(name, key)
   local kind = KINDS[name]
   if not kind then
