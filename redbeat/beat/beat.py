@@ -133,7 +133,6 @@ class Beat:
         self._skip = trouble.SkipList()
         #: The problem that Redis shows, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
-        #: The clock difference that was last reported, in seconds.
         self._reported_ahead = 0.0
         self._suspects = trouble.Suspects()
         self._failures = trouble.FailedTicks(scheduler, self.health)
@@ -145,12 +144,10 @@ class Beat:
         #: Keys of entries that were edited between the last look and the change that sends.
         self._edited: set[str] = set()
         self._missing: dict[str, float] = {}
-        #: Whether Redis may list this beat.
         self._is_there = False
 
     @property
     def token(self) -> str:
-        """The token of this beat in the lock and in the list of beats."""
         return self._turn.token
 
     @property
@@ -396,6 +393,7 @@ class Beat:
         self._again.clear()
 
     def _record_before_exit(self) -> None:
+        """Call :meth:`flush` now: a signal ends this process at once."""
         if STOP.over:
             return
         try:
@@ -578,7 +576,6 @@ class Beat:
             self._turn.add(self._outcome.quarantine(row, reason, now), None)
 
     def _await_hash(self, row: Row, now: float) -> None:
-        """Remove a member of the schedule whose hash stays missing, or rewrite a static entry."""
         first = self._missing.setdefault(row.key, now)
         if now - first < MISSING_FOR:
             later = Change(row.key, expect=digest_of(row), score=first + MISSING_FOR)
@@ -722,7 +719,6 @@ class Beat:
                 self._sent(run)
 
     def _sent(self, run: Run) -> None:
-        """Record a held run that is out; announce one that was recorded first."""
         if self._broker.failures:
             self._broker.answered()
         if run.stage == HOLD:

@@ -161,7 +161,6 @@ class CheckedProducer:
             del channel._lookup
 
     def _declare_again(self, channel: Any, exchange: str, entities: Iterable[Any]) -> None:
-        """Let kombu forget an exchange's bindings, and declare its queues."""
         for binding in [one for one in channel.state.bindings if one.exchange == exchange]:
             channel.state.binding_delete(*binding)
         channel.connection.client.declared_entities.clear()

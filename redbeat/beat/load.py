@@ -51,11 +51,9 @@ class Rules:
         self._decoder = decoder.names.RedBeatJSONDecoder
         self._rule = lru_cache(MOST_RULES)(self._make)
         self._exclusion = lru_cache(MOST_RULES)(self._make_exclusion)
-        #: Calendars, name -> JSON.
         self._calendars: Mapping[str, str] = {}
         #: Rules by all of their text but the name, which is often the only difference.
         self._twins: dict[tuple[str, str], Rule] = {}
-        #: Schedules of entries without a policy, by their text in the definition.
         self._schedules: dict[str, BaseSchedule] = {}
         #: The names in ``beat_schedule``. ``restore`` gives their entries the objects that Redis
         #: can't store.

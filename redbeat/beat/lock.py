@@ -36,7 +36,6 @@ ACQUIRE_INTERVAL = 1.0
 
 
 def new_token() -> str:
-    """A new lock token: host, process id, current time and something random."""
     since = int(time.time())
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 

@@ -61,7 +61,6 @@ LONGEST_TIMEOUT = 5.0
 
 Command = list[Any]
 
-#: A rule's task, and the ids of its arguments and options.
 Identity = tuple[str, int, int, int]
 
 #: Celery's setting for how deeply it shows the arguments of a task.
@@ -259,7 +258,6 @@ class Messages:
         self._chunks = json_chunks(JSONEncoder())
         self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
-        #: By task, and options as text.
         self._templates: dict[tuple[str, str], Template] = {}
         self._arguments: dict[Identity, Arguments] = {}
         #: Tasks with a rendered message that differed from Celery's.
@@ -418,7 +416,6 @@ class Messages:
         return template
 
     def _arguments_of(self, rule: Rule) -> Arguments:
-        """A rule's arguments, with a template that is valid in this turn."""
         identity = _identity(rule)
         kept = self._arguments.get(identity)
         if kept is not None and self._is_valid(kept.template):

@@ -319,7 +319,6 @@ class Outcome:
         return then if isinstance(then, str) else then(self, run, answer, repeated)
 
     def announce(self, run: Run, *_: Any) -> str:
-        """Count a run whose message is out, and signal it."""
         send, failing = run.verdict.send, run.state.failing
         assert send is not None  # the property costs a call
         if run.left:

@@ -51,7 +51,6 @@ APPLY: Final = "apply_async"
 DECIDING: Final = ("is_due", "decode_meta", "from_key")
 CELERYS: Final = Task.apply_async
 
-#: How many entry objects to keep for copying.
 MOST_ENTRIES: Final = 1000
 
 #: Seconds to wait for an entry that can't say when it's due, or wasn't looked at.
@@ -168,7 +167,6 @@ class OwnCode:
         #: The entry object and options that a program has just passed to ``maybe_due``. Its run
         #: sends this object, unless the entry was edited since: then what is stored.
         self.caller: tuple[RedBeatSchedulerEntry, Mapping[str, Any]] | None = None
-        #: The rule and entry object of entries called lately, by key.
         self._entries: dict[str, tuple[Rule, RedBeatSchedulerEntry]] = {}
         self.refresh()
 

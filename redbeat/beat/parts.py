@@ -150,7 +150,6 @@ class Part:
 
     @property
     def answers(self) -> bool:
-        """Whether this beat works on the part, and the part answered its last tick."""
         return self.owned and self.beat.available
 
 

@@ -100,7 +100,6 @@ class RedisPipe(Capture):
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
-        #: The number of collected commands, and of the bytes of their messages.
         self.size = self.nbytes = 0
         self._connection = connection_like(self._client.connection_pool)
         #: The commands, and the last of each kind for each key.

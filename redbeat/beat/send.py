@@ -181,7 +181,6 @@ class Sender:
 
     @property
     def busy(self) -> bool:
-        """Whether there are runs that :meth:`settle` hasn't returned."""
         return bool(self._collected or self._settled)
 
     @property
@@ -210,7 +209,6 @@ class Sender:
             self._settle(run, list(islice(results, operations)), shared)
 
     def _settle(self, run: Run, results: list[Exception | None], shared: bool) -> None:
-        """Finish a run; ``results`` has an error or None for each of its operations."""
         error = next(filter(None, results), None)
         if error is not None:
             run.seen = False

@@ -37,6 +37,7 @@ WRITTEN: Final = "statics"
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
+#: Carries out changes in one round trip.
 Exchange = Callable[[Sequence[Change]], Reply]
 
 
@@ -114,7 +115,6 @@ class Statics:
         self._note = ""
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Log an entry that can't be created or stored, and take it out of the collection."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         name = plain_name(name)
         self._entries.pop(name, None)
@@ -284,7 +284,6 @@ class Statics:
         return self._texts[name]
 
     def _answered(self, changes: dict[tuple[str, bool], Change], reply: Reply) -> list[Row]:
-        """Count what was written; return the rows to decide about again."""
         again = []
         for ((name, is_new), change), answer in zip(changes.items(), reply.answers, strict=False):
             if answer.word == words.DONE:

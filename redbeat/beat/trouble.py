@@ -161,8 +161,8 @@ class FailedTicks:
     def end(self, answered_at: float) -> None:
         """Reset the failures after a tick without an error.
 
-        ``answered_at`` is the local time of Redis's last reply. If it's older than Redis's last
-        failure, that isn't reset: the tick may have used the reply to an earlier request.
+        ``answered_at`` is the local time of Redis's last reply. If Redis has failed since, its
+        failures stay: the tick may have used the reply to an earlier request.
         """
         if self._others:
             ticks = plural(self._others, "failed tick")
@@ -257,8 +257,6 @@ class Broker:
 
 @dataclass(slots=True)
 class Skipped:
-    """An entry that this beat can't run: why, its digest, and when to try again."""
-
     reason: str
     digest: str
     attempts: int

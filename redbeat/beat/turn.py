@@ -70,7 +70,6 @@ class Turn:
         self.token = token
         self._counters = counters
         self._clock = clock
-        #: The changes to send, and those in flight, each with its owner.
         self._items: list[tuple[Change, Any]] = []
         self._in_flight: list[tuple[Change, Any]] = []
         #: How many of those in flight were in an earlier turn, whose reply was lost.

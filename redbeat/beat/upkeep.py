@@ -39,6 +39,7 @@ from redbeat.storage.store import Store
 
 logger = get_logger("celery.beat")
 
+#: Seconds between two pages of disabled or quarantined entries.
 INTERVAL: Final = 5.0
 
 #: Seconds between two portions while the beat is never idle.
@@ -55,6 +56,7 @@ PORTION: Final = 500
 PAGE: Final = 200
 SCANNED: Final = 100
 
+#: Seconds between two attempts to write static entries that vanished.
 AGAIN: Final = 1.0
 
 #: Reads a portion of the keys or members at each step, and yields the changes to make.
@@ -171,7 +173,6 @@ class Upkeep:
             self._store.warn_of_denied(why)
 
     def _step(self, walk: Walk, now: float) -> bool:
-        """Do the next portion of a walk; return whether it made changes."""
         portions, walk.portions = walk.portions or walk.begin(), None
         changes = next(portions, None)
         if changes is None:

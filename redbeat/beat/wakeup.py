@@ -30,7 +30,6 @@ LONGEST_SILENCE = 60.0
 #: How many further messages one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
 
-#: Seconds to wait until a subscription is confirmed.
 CONFIRM_SECONDS = 5.0
 
 

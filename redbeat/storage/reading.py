@@ -76,6 +76,7 @@ SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
 #: How many entries whose last runs failed are read.
 MOST_FAILED: Final = 20
 
+#: No row has this digest.
 NOTHING_HAS: Final = "-"
 
 #: About how many keys a tool reads in one portion of a scan; a beat reads fewer at once.
@@ -166,7 +167,6 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
 
 
 def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
-    """Members of a sorted set with their scores, from a reply that alternates them."""
     words = [*found]  # cjson writes an empty list as {}
     pairs = zip(words[::2], words[1::2], strict=True)
     return [(text_of(member), int(score_in(score))) for member, score in pairs]

@@ -22,7 +22,6 @@ from redbeat.connection.cluster import is_cluster, node_of, refreshing, server_e
 #: A client with at most this many connections can't send commands while a script runs.
 SPARE_CONNECTIONS = 2
 
-#: A script's line that includes a file of ``redbeat/lua/parts``.
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float

@@ -47,7 +47,6 @@ _chunks = json_chunks(json.JSONEncoder(ensure_ascii=False, default=text_of, sepa
 #: How many entries :meth:`ShardedStore.page` requests from each shard at once, at least.
 SMALLEST_PART = 20
 
-#: Seconds to wait for replicas.
 WAIT_SECONDS = 1.0
 
 
@@ -383,7 +382,6 @@ class ShardedStore(reading.Reading):
         return reading.Page(max(nows), found[:limit], (last.score, last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """How pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def counts(
