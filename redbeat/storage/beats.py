@@ -46,6 +46,7 @@ class BeatInfo(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:
+        """Decode a beat's token."""
         if not token.startswith(TOKEN_PREFIX):
             return cls(token)
         parts = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
