@@ -1,4 +1,4 @@
-"""Backfills: requests to send the runs of a time span in the past, one by one."""
+"""Backfills: requests to send the runs of a past time span, one by one."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import from_timestamp
 from redbeat.errors import InvalidEntryError
 
-#: The default rate of a backfill, in runs per second.
+#: Runs per second.
 BACKFILL_RATE: Final = 10.0
 
-#: A backfill that falls behind its rate catches up on at most this number of seconds.
+#: A backfill that falls behind its rate catches up on at most this many seconds.
 BURST: Final = 1.0
 
-#: The minimum rate of a backfill, in runs per second.
+#: Runs per second.
 MIN_RATE: Final = 0.0001
 
-#: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans of one backfill.
-#: An entry has at most this number of finished backfills and waiting runs together.
+#: The most spans of one backfill, and the most finished backfills and waiting runs of an entry.
 MAX_SPANS: Final = 100
 
-#: The start (included) and the end (excluded) of a time span.
+#: From the start (included) to the end (excluded).
 Span = tuple[datetime, datetime]
 
-#: A function that yields the nominal instants of an entry, starting at the given instant.
+#: Yields an entry's nominal instants, starting at the given instant.
 Occurrences = Callable[[datetime], Iterator[datetime]]
 
 
@@ -39,12 +37,13 @@ class Backfill(NamedTuple):
 
     Attributes:
         id: a random id.
-        rate: maximum number of runs per second.
-        sent: the number of runs that beats have sent.
-        total: the number of runs to send, counted when the backfill was requested.
-        left: the parts of the span whose runs are not sent yet; empty if the backfill has finished.
-        ready_at: the earliest time to send the next run, in UNIX seconds; None if the backfill has
+        rate: the most runs per second.
+        sent: how many runs beats have sent.
+        total: how many runs there are to send, counted when the backfill was requested.
+        left: the parts of the span whose runs are not sent yet; empty once the backfill has
             finished.
+        ready_at: the earliest time to send the next run, in UNIX seconds; None once the backfill
+            has finished.
     """
 
     id: str
@@ -58,11 +57,10 @@ class Backfill(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether the backfill has no run left to send."""
+        """Whether there is no run left to send."""
         return self.ready_at is None
 
     def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
-        """Yield the nominal instants of the runs that are not sent yet."""
         for since, until in self.left:
             for instant in occurrences(since):
                 if instant >= until:
@@ -70,14 +68,11 @@ class Backfill(NamedTuple):
                 yield instant
 
     def ended(self, until: datetime) -> Backfill:
-        """Return a copy without the runs that are not sent yet, the first of them at ``until``."""
+        """Drop the runs that aren't sent yet; the first of them is at ``until``."""
         return self._replace(total=self.sent, until=until, left=(), ready_at=None)
 
     def after_run(self, at: datetime, now: float) -> Backfill:
-        """Return a copy in which the run of the nominal instant ``at`` is sent.
-
-        ``now`` is in UNIX seconds.
-        """
+        """``at`` is the nominal instant of the run that was sent; ``now`` is in UNIX seconds."""
         left = tuple((max(begin, at + TICK), end) for begin, end in self.left if end > at + TICK)
         done = self._replace(sent=self.sent + 1, left=left)
         if self.ready_at is None or not left or done.sent >= self.total:
@@ -85,20 +80,18 @@ class Backfill(NamedTuple):
         return done._replace(ready_at=max(self.ready_at + 1 / self.rate, now - BURST))
 
     def without_rest(self) -> Backfill:
-        """Return a copy that has finished."""
         return self._replace(left=(), ready_at=None)
 
 
 class Planned(NamedTuple):
-    """The plan of a request to backfill a span.
+    """The plan for a backfill of the span from ``since`` to just before ``until``.
 
-    The span begins at ``since`` and ends just before ``until``. The span contains no run that the
-    schedule itself will send.
+    The span contains no run that the schedule itself will send.
 
     Attributes:
         instants: the nominal instants of the runs to send.
-        left_out: the number of runs in the span that this backfill does not send, because these
-            runs were sent before or wait in another backfill.
+        left_out: how many runs of the span this backfill does not send, because they were sent
+            before or wait in another backfill.
         backfill: the backfill to store, None if there is no run to send.
     """
 
@@ -112,10 +105,7 @@ class Planned(NamedTuple):
 def with_backfill(
     backfills: Sequence[Backfill], new: Backfill, again: bool
 ) -> tuple[Backfill, ...]:
-    """Return ``backfills`` with ``new`` added; raises :exc:`InvalidEntryError` for too many.
-
-    Finished backfills whose spans overlap or touch become one. With ``again``, they are removed.
-    """
+    """Finished backfills whose spans overlap or touch become one; ``again`` removes them."""
     others = [one for one in backfills if not one.finished]
     finished = [] if again else _merged([one for one in backfills if one.finished])
     if len(finished) + len(others) > MAX_SPANS:
@@ -137,16 +127,12 @@ def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
 
 
 def cancelled(backfills: Sequence[Backfill]) -> tuple[Backfill, ...]:
-    """Return ``backfills`` without the runs that are not sent yet."""
     kept = [one for one in backfills if one.finished or one.sent]
     return tuple(one if one.finished else one.ended(one.left[0][0]) for one in kept)
 
 
 def first_to_send(entry: Any, now: float) -> datetime:
-    """Return from when the schedule itself sends the entry's runs, not later than ``now``.
-
-    ``now`` is in UNIX seconds.
-    """
+    """From when on the schedule itself sends the runs; at the latest ``now`` (UNIX seconds)."""
     present = from_timestamp(now)
     last: datetime | None = entry.anchor
     if last is not None:
@@ -166,11 +152,11 @@ def planned(
     sent: Collection[datetime],
     earlier: Sequence[Backfill],
 ) -> Planned:
-    """Return the plan of a backfill that asks for all runs of its span.
+    """Plan a backfill of the runs of a span.
 
-    ``sent`` are the nominal instants of the runs that the history reports as sent. All runs in the
-    spans of the backfills in ``earlier`` count as sent. Raises :exc:`InvalidEntryError` if the span
-    contains too many runs, or if there are too many gaps between the runs to send.
+    ``sent`` are the nominal instants that the history reports as sent. All runs in the spans of
+    ``earlier`` count as sent. Raises :exc:`InvalidEntryError` if the span contains too many runs,
+    or if there are too many gaps between the runs to send.
     """
 
     def is_left(instant: datetime) -> bool:

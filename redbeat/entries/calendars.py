@@ -1,4 +1,4 @@
-"""Reads and stores the calendars of a schedule, with their version."""
+"""The stored calendars of a schedule, and their version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from redbeat.storage.words import CALENDAR_TEXTS, CALENDAR_VERSION
 
 
 def calendar_of(name: str, text: str) -> Calendar:
-    """Return the calendar ``name`` from the JSON in ``text``; raises :exc:`DecodeError`."""
     found = _read(name, text)
     if isinstance(found, DecodeError):
         raise DecodeError(found.field, found.problem)
@@ -29,7 +28,7 @@ def calendar_of(name: str, text: str) -> Calendar:
 
 @lru_cache(maxsize=256)
 def _read(name: str, text: str) -> Calendar | DecodeError:
-    """Return a calendar, or why it cannot be read, which can take as long to find out."""
+    """A calendar, or why it cannot be read: finding that out can take just as long."""
     try:
         return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
     except DecodeError as error:
@@ -37,27 +36,18 @@ def _read(name: str, text: str) -> Calendar | DecodeError:
 
 
 def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return calendars from their JSON by name, without the names that ``texts`` does not contain.
-
-    Raises :exc:`DecodeError` for a calendar that cannot be decoded.
-    """
+    """Names that ``texts`` does not contain are left out."""
     return {name: calendar_of(name, texts[name]) for name in names if name in texts}
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Return the stored calendars of some names, or all. One round trip.
-
-    Raises :exc:`DecodeError` for a calendar that cannot be decoded.
-    """
+    """Read the calendars of some names, or all. One round trip."""
     texts = store.calendars(names)
     return decode_calendars(texts, texts)
 
 
 def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Return the readable calendars of some names, and the names of the unreadable ones.
-
-    One round trip.
-    """
+    """Calendars by name, and the names of the unreadable ones. One round trip."""
     calendars, unreadable = dict[str, Calendar](), set[str]()
     for name, text in store.calendars(names).items():
         try:
@@ -68,9 +58,9 @@ def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Ca
 
 
 def give_calendars(store: Store, entries: Iterable[Any]) -> dict[str, Calendar]:
-    """Give entries the calendars that they use, and return these; one that cannot be read is none.
+    """Give entries the calendars that they use, and return the readable ones.
 
-    An entry with an unreadable calendar reads it again for its next decision, which raises the
+    An entry with an unreadable calendar reads it again for its next decision, which then raises the
     error. One round trip; none if no entry has a calendar.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
@@ -84,10 +74,10 @@ def give_calendars(store: Store, entries: Iterable[Any]) -> dict[str, Calendar]:
 
 
 def save(store: Store, name: str, text: str) -> None:
-    """Store a calendar as JSON. One round trip.
+    """Store a calendar, given as JSON. One round trip.
 
-    The new version makes beats read the calendars, and decisions by the old ones void. Raises
-    ``ResponseError`` if Redis refuses it.
+    The new version makes beats read the calendars again, and voids decisions by the old ones.
+    Raises ``ResponseError`` if Redis refuses the write.
     """
     index = [["HSET", CALENDAR_TEXTS, name, text], ["SET", CALENDAR_VERSION, new_mark()]]
     reply = apply(store, [Change("", index=index)])
@@ -96,10 +86,7 @@ def save(store: Store, name: str, text: str) -> None:
 
 
 def delete(store: Store, name: str) -> bool:
-    """Delete a calendar that no entry uses; return whether it existed.
-
-    One round trip, for each shard.
-    """
+    """Return whether the calendar existed. One round trip per shard."""
     existed = False
     for part in store.parts:
         prefix = part.keys.prefix

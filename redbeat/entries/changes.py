@@ -1,4 +1,4 @@
-"""Reads what is stored about entries, and makes the changes that programs and files ask for."""
+"""Reading what is stored about entries, and the changes that programs and files ask for."""
 
 from __future__ import annotations
 
@@ -17,36 +17,33 @@ from redbeat.storage.reading import batches, read_rows
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of, new_mark
 from redbeat.storage.store import Store
 
-#: How often a change is tried of an entry that others change at the same time.
+#: How often to try when others change the same entry at the same time.
 ATTEMPTS: Final = 20
 
-#: A score that stands for the time of Redis at the change.
+#: As a score, this stands for Redis's time at the change.
 NOW: Final = 0.0
 
 
 def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> Reply:
-    """Apply changes, without being a beat. One round trip."""
+    """One round trip."""
     return store.turn(Request("program", None, changes, look))
 
 
 def read(store: Store, key: str) -> Row | None:
-    """Return the row of an entry, None if there is none. One round trip."""
+    """None if there is no such entry. One round trip."""
     (row,) = read_rows(store, [key])
     return row if row.definition is not None or row.problem else None
 
 
 def texts_in(row: Row) -> Texts:
-    """Return the definition and policy of a row, "" for what is missing."""
     return row.definition or "", row.policy or ""
 
 
 def with_enabled(definition: str, value: bool) -> str:
-    """Return a definition with the entry enabled or not; raises :exc:`DecodeError`."""
     return json.dumps({**object_in(definition, words.DEFINITION), "enabled": value})
 
 
 def digest(definition: str, policy: str) -> str:
-    """Return the SHA-1 digest of definition and policy."""
     return _sha1(f"{definition}\n{policy}" if policy else definition)
 
 
@@ -55,17 +52,17 @@ def _sha1(text: str) -> str:
 
 
 def state_of(row: Row) -> State:
-    """Return what beats keep about an entry; one without a state gets an identity."""
+    """What beats keep about an entry; one without a state gets an identity."""
     state = State.read(row.state, row.meta)
     if row.state is None:
-        # Computed from the texts, so that the next beat gives the same identity if Redis loses its
-        # last writes.
+        # Computed from the stored text, so that the next beat arrives at the same identity if Redis
+        # loses its last writes.
         state.identity = _sha1(f"{row.definition}\n{row.meta or ''}")[:8]
     return state
 
 
 def keep_due(row: Row, state: State) -> bool:
-    """Keep the nominal time of an entry that never ran, whose score is moved; return whether."""
+    """Keep the nominal time of an entry that never ran before its score is moved."""
     due = seconds_in(row.score)
     if row.meta is not None or state.due is not None or due is None or due < 1:
         return False
@@ -74,7 +71,7 @@ def keep_due(row: Row, state: State) -> bool:
 
 
 def end_pause(state: State, now: float) -> None:
-    """Let an entry go on, in place; failures before a resume do not count."""
+    """Failures from before a resume don't count."""
     state.pause = None
     if state.results != NO_RESULTS:
         state.results = state.results._replace(failures=0, since=now)
@@ -88,7 +85,7 @@ def change_of(
     hold: bool = False,
     **more: Any,
 ) -> Change:
-    """Return the change that stores a state, and other fields, if the row is as it was read.
+    """Store a state, and other fields, unless the row has changed since it was read.
 
     ``hold`` says whether the change makes the hold in the state. ``more`` are attributes of the
     :class:`Change`.
@@ -100,10 +97,10 @@ def change_of(
 
 
 def editing(row: Row, state: State, texts: Texts | None = None, meta: str | None = None) -> Change:
-    """Return the change that edits an entry, without a score; None keeps the stored texts.
+    """Edit an entry, leaving its score alone; None keeps the stored definition or meta.
 
-    An edit ends a quarantine, and the attempts to send a run that failed. What a deleted entry has
-    left is not the new one's.
+    An edit ends a quarantine, and the attempts to send a run that failed. A new entry doesn't
+    inherit what a deleted one has left.
     """
     state.failing, state.quarantine = None, None
     if meta is not None:
@@ -120,7 +117,6 @@ def editing(row: Row, state: State, texts: Texts | None = None, meta: str | None
 
 
 def out_of_trouble(key: str) -> list[list[str]]:
-    """Return the writes that take an entry out of the quarantine and off the failing ones."""
     return [["HDEL", words.QUARANTINE, key], ["ZREM", words.FAILING, key]]
 
 
@@ -140,7 +136,7 @@ def _set_texts(change: Change, texts: Texts, before: str) -> None:
 
 
 def after(row: Row, change: Change) -> Row:
-    """Return a row as it is after a change, without score and inbox."""
+    """The row as a change leaves it, without score and inbox."""
     before = {
         words.DEFINITION: row.definition,
         words.META: row.meta,
@@ -159,11 +155,10 @@ def change_all(
     skip: tuple[type[Exception], ...] = (),
     new: bool = False,
 ) -> dict[str, Row]:
-    """Change entries, and return what is stored then, by key.
+    """Change entries, and return what is stored afterwards, by key.
 
-    ``change_of`` returns the change of a row at a time of Redis, None if nothing is to be done. An
-    entry for which it raises an error of ``skip`` is left out. So is one that does not exist,
-    unless ``new`` is true.
+    ``change_of`` gets a row and Redis's time, and returns None if there is nothing to do. An entry
+    for which it raises one of ``skip`` is left out. So is one that does not exist, unless ``new``.
     """
     done: dict[str, Row] = {}
     for batch in batches(dict.fromkeys(keys)):
@@ -187,9 +182,9 @@ def change_all(
 def _try(
     store: Store, made: Sequence[tuple[Row, Change]], done: dict[str, Row]
 ) -> tuple[list[Row], float]:
-    """Make changes, and put what is stored then into ``done``.
+    """Try changes, and put what is stored afterwards into ``done``.
 
-    Returns the rows that differ from those that were changed, and the time of Redis.
+    Returns the rows that others have changed in between, and Redis's time.
     """
     reply, left = apply(store, [change for _, change in made]), list[Row]()
     for (row, change), answer in zip(made, reply.answers, strict=True):

@@ -1,7 +1,4 @@
-"""Decides which occurrence of an entry is due.
-
-The functions in this module depend only on schedule, policy, history and time.
-"""
+"""Decides which occurrence of an entry is due, from schedule, policy, history and time alone."""
 
 from __future__ import annotations
 
@@ -31,30 +28,24 @@ from redbeat.schedules.rule import RuleSchedule
 
 from .policy import DEFAULT, Policy
 
-#: Maximum number of characters of the id of a triggered run.
-#: The ids that RedBeat itself creates have 12 characters.
+#: Characters of a triggered run's id. RedBeat's own ids have 12.
 LONGEST_ID = 200
 
 
 def is_id(text: str) -> bool:
-    """Return whether a triggered run or a backfill may have this id."""
+    """Whether a triggered run or a backfill may have this id."""
     return 0 < len(text) <= LONGEST_ID and is_valid_text(text)
 
 
-#: ``PARKED`` is the score of finished and quarantined entries.
-#: ``DISABLED`` is the score of disabled entries.
+#: The scores of finished and quarantined entries, and of disabled ones.
 PARKED, DISABLED = -1.0, -2.0
 
-#: An instant before all occurrences of all schedules.
-#: No rule has an occurrence at ``BEFORE_EPOCH``, which is not a whole second.
+#: Earlier than any occurrence of any schedule: it's not a whole second, so no rule can hit it.
 BEFORE_EPOCH = EPOCH - TICK
 
 
 def has_start(schedule: BaseSchedule) -> bool:
-    """Return whether a schedule defines when a new entry first runs.
-
-    If the schedule does not define the first run, a new entry is due at once.
-    """
+    """Whether the schedule says when a new entry first runs. If not, a new entry is due at once."""
     return isinstance(schedule, RuleSchedule) and not occurrences.asks_itself(schedule)
 
 
@@ -62,11 +53,9 @@ def has_start(schedule: BaseSchedule) -> bool:
 class Plan:
     """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
-    The schedule defines the nominal instant of each occurrence. An occurrence is due at its nominal
-    instant plus the offsets of spread and jitter. The spread offset depends on ``identity``, which
-    is the name of the entry. The jitter offset depends on ``identity`` and on the nominal instant.
-    ``exclusion`` skips or moves the occurrences on excluded days, and is None if the entry has no
-    calendar.
+    The schedule gives each occurrence its nominal instant; spread and jitter delay when it is due.
+    Spread depends on ``identity``, the entry's name, and jitter also on the nominal instant.
+    ``exclusion`` skips or moves the occurrences on excluded days; it is None without calendars.
     """
 
     schedule: BaseSchedule
@@ -76,10 +65,10 @@ class Plan:
     exclusion: Exclusion | None = None
 
     def on_grid(self, instant: datetime) -> datetime:
-        """Return the last instant, up to ``instant``, from which to count the runs of an interval.
+        """The last instant up to ``instant`` from which to count the runs of an interval.
 
-        The runs of an interval are counted from the ``start_time``. Without a ``start_time``, and
-        for a schedule that is not an interval, the result is ``instant`` itself.
+        They are counted from the ``start_time``. Without one, and for other schedules, this is
+        ``instant`` itself.
         """
         start = self.policy.start_time
         if start is None or instant <= start or not isinstance(self.schedule, interval):
@@ -88,24 +77,23 @@ class Plan:
 
     @bounded
     def next_run(self, instant: datetime) -> datetime | None:
-        """Return the first occurrence after ``instant`` that no calendar excludes."""
         if self.exclusion is None:
             return occurrences.next_run(self.schedule, instant, self.zone)
         return self.exclusion.next_run(self.schedule, instant)
 
     @bounded
     def latest_run(self, first: datetime, until: datetime) -> datetime | None:
-        """Return the last occurrence in ``(first, until]`` that no calendar excludes."""
+        """The last allowed occurrence in ``(first, until]``."""
         first = self.on_grid(first)
         if self.exclusion is None:
             return occurrences.latest_run(self.schedule, first, until, self.zone)
         return self.exclusion.latest_run(self.schedule, first, until)
 
     def after(self, instant: datetime) -> datetime | None:
-        """Return the first nominal instant after ``instant``, None if no occurrence follows.
+        """The first nominal instant after an occurrence or an anchor.
 
-        ``instant`` is an occurrence or an anchor. For an interval, the result is ``instant`` plus
-        the interval. With a ``start_time``, it is ``start_time`` plus a multiple of the interval.
+        For an interval, that is ``instant`` plus the interval; with a ``start_time``, it is
+        ``start_time`` plus a multiple of the interval.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
@@ -118,10 +106,10 @@ class Plan:
         return None if following is None or (end is not None and following > end) else following
 
     def first_occurrence(self, at: datetime) -> datetime | None:
-        """Return the first occurrence of an entry that never ran, None if no occurrence exists.
+        """The first occurrence of an entry that never ran.
 
-        The first occurrence is ``at``, unless the schedule defines its own first run, or ``at`` is
-        before ``start_time`` or on an excluded day.
+        That is ``at``, unless the schedule defines its own first run, or ``at`` is before
+        ``start_time`` or on an excluded day.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and isinstance(self.schedule, solar):
@@ -133,11 +121,10 @@ class Plan:
         return None if end is not None and at > end else at
 
     def estimates(self, anchor: datetime, since: datetime) -> Iterator[datetime]:
-        """Yield the instants after ``since``, computed with the schedule's ``remaining_estimate``.
+        """Yield instants after ``since`` by the schedule's ``remaining_estimate``.
 
-        This method is only for schedules with their own ``is_due``. The iteration ends when an
-        estimate is not later than the previous estimate. Raises any error that
-        ``remaining_estimate`` raises.
+        Only for schedules with their own ``is_due``. Ends when an estimate is not later than the
+        one before. Raises whatever ``remaining_estimate`` raises.
         """
         instant = self.after(anchor)
         if instant is not None and instant <= since:
@@ -147,10 +134,7 @@ class Plan:
             since, instant = instant, self.after(instant)
 
     def due_at(self, nominal: datetime) -> datetime:
-        """Return when the occurrence at ``nominal`` is due, with the offsets of spread and jitter.
-
-        The result is always before the next nominal instant.
-        """
+        """When the occurrence is due, after spread and jitter: always before the next one."""
         if not (self.policy.spread or self.policy.jitter):
             return nominal
         following = self.next_run(nominal)
@@ -160,17 +144,11 @@ class Plan:
         return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")
 
     def spread_offset(self, most: timedelta) -> timedelta:
-        """Return the time by which ``spread`` delays an occurrence.
-
-        ``most`` is the time from the occurrence to just before the next occurrence.
-        """
+        """``most`` is the time from the occurrence to just before the next one."""
         return min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
-        """Return the latest occurrence, from ``first`` on, that is due at ``now``.
-
-        Returns None if no occurrence is due.
-        """
+        """The latest occurrence, from ``first`` on, that is due at ``now``."""
         end = self.policy.end_time
         until = now if end is None else min(now, end)
         if first > until:
@@ -178,25 +156,25 @@ class Plan:
         latest = self.latest_run(first, until) or first
         if self.due_at(latest) <= now:
             return latest
-        # Each occurrence is due before the next nominal instant, so the occurrence before
-        # ``latest`` is certainly due.
+        # Each occurrence is due before the next nominal instant, so the one before ``latest`` is
+        # certainly due.
         if latest == first:
             return None
         return self.latest_run(first, latest - TICK) or first
 
     @bounded
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
+        """The first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
         # Each occurrence is due before the next nominal instant, so the result is either ``before``
-        # or the occurrence after ``before``.
+        # or the one after it.
         before = self.latest_run(first, instant - TICK) or first
         return before if self.due_at(before) >= instant else self.after(before)
 
     @bounded
     def count(self, first: datetime, until: datetime, limit: int) -> int:
-        """Return how many occurrences are in the span ``[first, until)``, up to ``limit``."""
+        """How many occurrences are in ``[first, until)``, up to ``limit``."""
         first = self.on_grid(first)
         if self.exclusion is None:
             return occurrences.count_runs(self.schedule, first, until, limit, self.zone)
@@ -215,18 +193,17 @@ class Plan:
 
     @bounded
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
-        """Return how many occurrences are after ``after`` and before ``until``, up to ``limit``."""
+        """How many occurrences are after ``after`` and before ``until``, up to ``limit``."""
         between = self.walk(self.after(after), until - TICK)
         return sum(1 for _ in islice(between, max(limit, 0)))
 
     def walk(self, first: datetime | None, last: datetime) -> Iterator[datetime]:
-        """Yield the occurrences from ``first`` to ``last``, both included."""
         while first is not None and first <= last:
             yield first
             first = self.after(first)
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
-        """Return the earliest of the last ``number`` occurrences from ``first`` to ``last``."""
+        """The earliest of the last ``number`` occurrences from ``first`` to ``last``."""
         following, before = self.next_run(last), self.latest_run(first, last - TICK) or first
         gaps = [gap for gap in ((following or before) - last, last - before) if gap > timedelta(0)]
         span = number * min(gaps, default=timedelta(days=1))
@@ -238,31 +215,31 @@ class Plan:
             span *= 2
 
 
-#: At most this number of missed occurrences is counted, because counting runs of crontabs is slow.
+#: Counting stops at this many missed occurrences, because it is slow for crontabs.
 MISSED_LIMIT = 100
 
-#: A last run up to this number of seconds in the future is normal, because clocks differ a little.
-#: A last run more than ``CLOCK_STEP`` in the future was recorded while Redis had a wrong clock.
+#: Clocks differ a little. A last run more than this number of seconds in the future was recorded
+#: while Redis had a wrong clock.
 CLOCK_STEP = 1.0
 
-#: A clock that differs from the clock of this host by less than this shows the time of this host.
+#: A clock this close to the host's clock shows the host's time.
 HOST_CLOCK = timedelta(seconds=0.5)
 
-#: The minimum, maximum and default (for NaN) of the seconds until the next ``is_due()`` call.
+#: Seconds until the next ``is_due()`` call: at least, at most, and for NaN.
 SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
-    """The decision whether an entry runs at one instant, and when the entry runs next.
+    """Whether an entry runs at one instant, and when it runs next.
 
     Attributes:
         scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
         next_at: when the entry is due again after this decision, None if never.
-        missed: the number of earlier occurrences that did not run and will never run, counted up to
+        missed: how many earlier occurrences did not run and never will, counted up to
             :data:`MISSED_LIMIT` except for intervals.
-        anchor: the instant from which to compute the next run; None means ``scheduled_at``. If no
-            occurrence is due, the anchor is the last missed occurrence, or the current time if the
-            last run is in the future.
+        anchor: the instant from which to compute the next run; None means ``scheduled_at``. If
+            nothing is due, this is the last missed occurrence, or the current time if the last run
+            is in the future.
     """
 
     scheduled_at: datetime | None
@@ -280,7 +257,7 @@ FINISHED = Decision(None, None)
 
 
 class Trigger(NamedTuple):
-    """A run that was requested outside the schedule, with its id and the time of the request."""
+    """A run requested outside the schedule, and when it was requested."""
 
     id: str
     at: datetime
@@ -291,15 +268,15 @@ class Run:
     """The run that an entry object takes part in: its decision, and what came of the publish.
 
     Attributes:
-        now: the time of Redis.
-        due: the time at which the entry became due, from the score of the entry.
-        decision: the decision on this run, None until the decision is made.
+        now: Redis's time.
+        due: when the entry became due, from its score.
+        decision: None until it is made.
         successor: the entry as it is after the run.
         sent: whether the message was sent.
         at_most_once: whether the run is recorded before it is sent.
-        headers: the headers of the message that are not in the options of the entry.
+        headers: the message's headers that are not in the entry's options.
         task_id: the id of the run, for an entry whose options have none.
-        error: the error that prevented the sending of the message.
+        error: why the message could not be sent.
     """
 
     now: datetime
@@ -321,16 +298,15 @@ def decide(
     due: datetime,
     runs: int = 0,
 ) -> Decision:
-    """Decide whether an entry runs now. By default, missed runs are coalesced into the latest run.
+    """Decide whether an entry runs now. By default, missed runs are coalesced into the latest one.
 
     Arguments:
         plan: the occurrences of the entry.
-        last_run_at: the last run, None if the entry never ran.
+        last_run_at: None if the entry never ran.
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
-        due: the time at which the entry became due. The first run of an entry has this time as its
-            nominal instant.
+        due: when the entry became due, which is the nominal instant of its first run.
         runs: the run count.
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
@@ -338,7 +314,7 @@ def decide(
     if (find is not None and last_run_at is not None and anchor is not None) and (
         policy is DEFAULT or keeps_times(policy)
     ):
-        # Most decisions take this fast path, because decide_by_policy() takes three times as long.
+        # Most decisions take this fast path: decide_by_policy() takes three times as long.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -354,20 +330,19 @@ def decide(
 
 
 def keeps_times(policy: Policy) -> bool:
-    """Return whether a policy neither moves nor limits the runs of a schedule, but by calendars."""
+    """Whether a policy neither moves nor limits runs, except by calendars."""
     limits = policy.max_runs, policy.misfire_grace_time, policy.start_time, policy.end_time
     moves = policy.jitter or policy.spread or policy.on_excluded != "skip"
     return limits == (None, None, None, None) and not moves
 
 
 def is_overdue(plan: Plan, anchor: datetime, now: datetime, runs: int) -> bool:
-    """Return whether an entry that ran owes a run, or has missed one; see :func:`decide`."""
+    """Whether an entry that ran owes a run, or has missed one; see :func:`decide`."""
     decision = decide(plan, anchor, anchor, now, now, runs)
     return decision.due or decision.missed > 0
 
 
 def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
-    """Return ``decision`` without runs beyond ``max_runs``; ``runs`` is the current run count."""
     if policy.max_runs is None:
         return decision
     if runs >= policy.max_runs:
@@ -380,7 +355,6 @@ def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
 def decide_by_policy(
     plan: Plan, last_run_at: datetime | None, anchor: datetime | None, now: datetime, due: datetime
 ) -> Decision:
-    """Return the decision for an entry under its policy, without applying ``max_runs``."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if occurrences.asks_itself(plan.schedule):
         decision = decide_by_is_due(plan.schedule, last_run_at, now, due)
@@ -392,9 +366,9 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, even if the run is late. The occurrences
-        # between ``due`` and ``now`` never run, unless the policy is to send all missed runs. The
-        # next run is computed from the last missed occurrence.
+        # The first run has the nominal instant ``due``, even if it is late. The occurrences between
+        # ``due`` and ``now`` never run, unless the policy is to send all missed runs; the next run
+        # is computed from the last of them.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -407,7 +381,7 @@ def decide_by_policy(
 
 
 def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: datetime) -> Decision:
-    """Return the decision when all occurrences from ``first`` to ``latest`` are due."""
+    """Decide when all occurrences from ``first`` to ``latest`` are due."""
     policy = plan.policy
     oldest = oldest_to_run(plan, first, latest, now)
     if oldest is None:
@@ -422,10 +396,7 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the oldest due occurrence that the policy allows, None if the policy allows none.
-
-    ``misfire_grace_time`` and ``catch_up_limit`` decide which occurrences are too old.
-    """
+    """The oldest due occurrence that ``misfire_grace_time`` and ``catch_up_limit`` allow."""
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
     if grace is not None:
@@ -436,16 +407,13 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
 
 
 def next_due(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is due, None if no occurrence follows.
-
-    The result includes the offsets of spread and jitter.
-    """
+    """When the occurrence after ``nominal`` is due, with spread and jitter."""
     following = plan.after(nominal)
     return None if following is None else plan.due_at(following)
 
 
 class Expected(NamedTuple):
-    """A simulated run: its nominal instant, and the time at which a punctual beat sends the run."""
+    """A simulated run: its nominal instant, and when a punctual beat sends it."""
 
     scheduled_at: datetime
     due_at: datetime
@@ -456,11 +424,10 @@ def runs_from(
 ) -> Iterator[Expected]:
     """Yield the expected runs of an entry whose nominal instants are not before ``since``.
 
-    A beat that is never late would send exactly the yielded runs, because this function calls
-    :func:`decide` when the next run is due, with the history after the previous run. ``anchor`` and
-    ``runs`` are the anchor and the run count of the entry at ``now``; ``since`` may be before or
-    after ``now``. This function does not support schedules for which
-    :func:`~redbeat.schedules.next_run.asks_itself` is true.
+    These are exactly the runs that a beat which is never late would send: :func:`decide` is called
+    when the next run is due, with the history after the previous one. ``anchor`` and ``runs`` are
+    those of the entry at ``now``; ``since`` may be before or after ``now``. Not for schedules that
+    satisfy :func:`~redbeat.schedules.next_run.asks_itself`.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -483,13 +450,11 @@ def runs_from(
 def history_before(
     plan: Plan, anchor: datetime, runs: int, since: datetime, now: datetime
 ) -> tuple[datetime, int]:
-    """Return the anchor and the run count of an entry at the moment before ``since``.
+    """Anchor and run count of an entry just before ``since``, from those at ``now``.
 
-    ``anchor`` and ``runs`` are the anchor and the run count at ``now``. If ``since`` is before
-    ``anchor``, the run count is reduced by the number of occurrences between ``since`` and
-    ``anchor``. If ``since`` is after ``now``, the run count is increased by the number of
-    occurrences between ``now`` and ``since``. Occurrences between ``anchor`` and ``now`` do not
-    count, because these occurrences were missed or are overdue.
+    Going back, the run count shrinks by the occurrences between ``since`` and ``anchor``. Going
+    forward, it grows by those between ``now`` and ``since``. Occurrences between ``anchor`` and
+    ``now`` don't count: they were missed or are overdue.
     """
     latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
     if limit is None:
@@ -502,10 +467,10 @@ def history_before(
 
 @bounded
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
-    """Return the anchor of an entry without delayed runs at the moment before ``instant``.
+    """The anchor just before ``instant`` of an entry whose runs are not delayed.
 
-    The runs of an interval schedule are a whole number of intervals before or after ``anchor``. For
-    a schedule that is not an interval, the result is the last moment before ``instant``.
+    The runs of an interval are a whole number of intervals away from ``anchor``. For any other
+    schedule, this is the last moment before ``instant``.
     """
     latest = instant - TICK
     if not isinstance(plan.schedule, interval):
@@ -521,18 +486,17 @@ def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
 def decide_by_is_due(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
 ) -> Decision:
-    """Return the decision for a schedule with its own ``is_due``.
+    """The decision for a schedule with its own ``is_due``, which also says when to ask next.
 
-    The next run is due after the number of seconds that ``is_due`` returns. Raises the error that
-    ``is_due`` raises, but converts a connection error to a ``RuntimeError``.
+    Raises what ``is_due`` raises, but a connection error becomes a ``RuntimeError``.
     """
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
         is_due, seconds = schedule.is_due(occurrences.on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # A connection error of user code must fail only one entry, because RedBeat's own
-        # connections may work.
+        # A connection error of user code must fail only this entry: RedBeat's own connections may
+        # work.
         raise RuntimeError(f"is_due() of the schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
@@ -542,10 +506,10 @@ def decide_by_is_due(
 
 
 def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
-    """Return how far the clock of a schedule is ahead of ``now``, 0 if the schedule has no clock.
+    """How far a schedule's clock is ahead of ``now``.
 
-    A schedule compares the last run with its own clock. If RedBeat ignored the offset, a schedule
-    whose clock is ahead of Redis would be due too early.
+    A schedule compares the last run with its own clock. If that is ahead of Redis's clock, the
+    schedule would be due too early without this offset.
     """
     try:
         return aware(schedule.now()) - now
@@ -554,25 +518,24 @@ def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
 
 
 def wait_of(seconds: float) -> timedelta:
-    """Return the wait until the next ``is_due()`` call after ``is_due()`` returned ``seconds``."""
+    """How long to wait after ``is_due()`` returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
-    # Without SHORTEST_WAIT, a user's class that always returns 0 seconds would keep the beat busy.
+    # A class that always returns 0 seconds would keep the beat busy without SHORTEST_WAIT.
     return timedelta(seconds=min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT))
 
 
 def aware(instant: datetime) -> datetime:
-    """Return ``instant`` in UTC as a plain datetime; a naive datetime counts as UTC."""
+    """In UTC, as a plain datetime; a naive datetime counts as UTC."""
     if type(instant) is datetime and instant.tzinfo is UTC:
         return instant
     return as_utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Return whether two times are the same instant or are both None.
+    """Whether two times are the same instant, or both None.
 
-    The times are compared in UTC, because in local time the repeated hour of a DST change is
-    ambiguous.
+    They are compared in UTC: in local time, the hour that a DST change repeats is ambiguous.
     """
     if one is other or one is None or other is None:
         return one is other
@@ -581,16 +544,15 @@ def same_instant(one: datetime | None, other: datetime | None) -> bool:
 
 @lru_cache(maxsize=64)
 def namespace_of(prefix: str) -> bytes:
-    """Return the UUID namespace of the schedule with the key prefix ``prefix``."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
-    """Return the task id of an occurrence; the same arguments always return the same id.
+    """The task id of an occurrence; the same arguments always give the same id.
 
-    ``instant`` is the nominal instant in UTC, formatted as ISO 8601. The id is the UUID version 5
-    (RFC 9562) of "<instant> <name>" in the namespace of the prefix, or of
-    "<instant>/<identity> <name>" if the entry has an identity.
+    ``instant`` is the nominal instant in UTC, as ISO 8601. The id is the UUID version 5 (RFC 9562)
+    of "<instant> <name>" in the namespace of the prefix, or of "<instant>/<identity> <name>" if the
+    entry has an identity.
     """
     if identity:
         instant = f"{instant}/{identity}"
@@ -599,12 +561,12 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     return uuid_text(sha1(data, usedforsecurity=False).hexdigest(), 5)
 
 
-#: The digit of a UUID with its variant, for each digit in its place.
+#: The variant bits of a UUID, put into each hexadecimal digit.
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def uuid_text(digits: str, version: int) -> str:
-    """Return the text of a UUID (RFC 9562) of at least 32 hexadecimal digits.
+    """A UUID (RFC 9562) from at least 32 hexadecimal digits.
 
     ``str(uuid.UUID(...))`` takes three times as long, and beats need two for each run.
     """
@@ -614,19 +576,17 @@ def uuid_text(digits: str, version: int) -> str:
 
 
 def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``, ``PARKED`` if no run is left."""
     return PARKED if next_at is None else next_at.timestamp()
 
 
 def has_clock(schedule: Any) -> bool:
-    """Return whether a schedule has its own clock."""
     return isinstance(schedule, BaseSchedule) and (
         getattr(schedule, "nowfun", None) is not None or type(schedule).now is not BaseSchedule.now
     )
 
 
 def is_own_time(at: datetime) -> bool:
-    """Return whether a clock that shows ``at`` shows another time than the clock of this host.
+    """Whether a clock that shows ``at`` differs from the host's clock.
 
     Programs use such a clock to set when an interval begins: ``nowfun=lambda: start``.
     """
@@ -636,7 +596,7 @@ def is_own_time(at: datetime) -> bool:
 
 
 def counts_from(schedule: Any, now: datetime) -> datetime:
-    """Return the instant from which to compute the first run of an entry created at ``now``."""
+    """The instant from which to compute the first run of an entry created at ``now``."""
     if has_clock(schedule) and is_own_time(schedule.now()):
         now = aware(schedule.now())
     return schedule.counts_from(now) if isinstance(schedule, RuleSchedule) else now

@@ -1,4 +1,4 @@
-"""Encodes, decodes and checks the stored definition and policy of an entry."""
+"""The stored definition and policy of an entry: encoding, decoding and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .policy import FIELDS as POLICY_FIELDS
 
 logger = get_logger("celery.beat")
 
-#: Options in seconds are smaller: a larger number is probably a UNIX time.
+#: Larger numbers of seconds are probably UNIX times.
 MAX_SECONDS: Final = 1e9
 
 Check = tuple[Callable[[Any], bool], str]
@@ -49,7 +49,7 @@ def _are_texts(value: Any) -> bool:
 def _are_headers(value: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return not value or isinstance(value, Mapping)
-    # dict() makes a header of an object with two fields, too, which the allowlist would not see.
+    # dict() also makes a header of an object with two fields, which the allowlist wouldn't see.
     pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
     return len(pairs) == len(value) and all(isinstance(pair[0], str) for pair in pairs)
 
@@ -59,7 +59,7 @@ def _is_delivery_mode(value: Any) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    # Accept the times that RedBeat 2 stored, even negative times, which stored_options() refuses.
+    # RedBeat 2 stored negative times, too; stored_options() refuses them.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return abs(value) < 1e10
     return value is None or isinstance(value, timedelta)
@@ -73,14 +73,14 @@ def _is_time(value: Any) -> bool:
     return False
 
 
-#: The options of ``apply_async`` for a time.
+#: Options of ``apply_async`` that are times.
 TIMES: Final[dict[str, Check]] = {
     "countdown": (_is_duration, "a number of seconds or a timedelta"),
     "eta": (_is_time, "a datetime, ISO 8601, a number of seconds or a timedelta"),
     "expires": (_is_time, "a number of seconds, a timedelta, a datetime or ISO 8601"),
 }
 
-#: Options of a message; a beat cannot send it with one that fails its check.
+#: A beat cannot send a message with an option that fails its check.
 OPTIONS: Final[dict[str, Check]] = {
     **TIMES,
     "headers": (_are_headers, "an object"),
@@ -91,14 +91,14 @@ OPTIONS: Final[dict[str, Check]] = {
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
 }
 
-#: Options that Celery or the beat sets for each message, so that users must not.
+#: Celery or the beat sets these for each message.
 RESERVED: Final = frozenset(
     {"args", "body", "connection", "content_type", "declare", "kwargs", "name", "producer"}
     | {"publisher", "result_cls", "router", "task_type"}
 )
 
 
-#: Maps each field of a definition to its check and to a description of valid values.
+#: The check of each field of a definition, and a description of valid values.
 FIELDS: dict[str, Check] = {
     "name": (_is_text, "a text that is not empty, without lone surrogates"),
     "task": (_is_text, "the name of a task, without lone surrogates"),
@@ -113,7 +113,6 @@ REQUIRED = ("name", "task", "schedule")
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:
-    """Raise :exc:`InvalidEntryError` with the name of a field or option that is not valid."""
     for field in REQUIRED:
         if field not in definition:
             raise InvalidEntryError(field, "is missing; add this field")
@@ -133,10 +132,9 @@ def _check_fields(path: str, values: Mapping[str, Any], checks: Mapping[str, Che
 
 
 def encode_definition(definition: dict[str, Any], static: bool = False) -> str:
-    """Return a definition as JSON to store.
+    """Return a definition as JSON; raises :exc:`InvalidEntryError` that names an invalid field.
 
-    Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
-    of an invalid field.
+    Only a ``static`` entry may have lazy arguments.
     """
     if type(definition.get("enabled", True)) is not bool:
         with suppress(Exception):  # some classes, such as arrays, are neither true nor false
@@ -151,7 +149,7 @@ def encode_definition(definition: dict[str, Any], static: bool = False) -> str:
 
 
 def stored_options(options: Any) -> Any:
-    """Return the options to store, in which each timedelta is a number of seconds.
+    """Return the options with each timedelta as a number of seconds.
 
     Raises :exc:`InvalidEntryError` for a time that is empty, negative or a UNIX time.
     """
@@ -171,7 +169,6 @@ def stored_options(options: Any) -> Any:
 
 
 def seconds_of(value: Any) -> Any:
-    """Return the seconds of a timedelta, and any other value unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -180,8 +177,8 @@ def decode_definition(
 ) -> dict[str, Any]:
     """Return the constructor arguments in a stored definition.
 
-    ``schedule_of`` returns the schedule for what the definition says of it. Raises
-    :exc:`DecodeError` with the name of an invalid field.
+    ``schedule_of`` makes the schedule from its stored form. Raises :exc:`DecodeError` that names an
+    invalid field.
     """
     definition = decode(text, "definition", "schedule")
     if not isinstance(definition, dict):
@@ -206,7 +203,7 @@ EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": 
 
 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
-    """Convert what RedBeat 2 accepts: an integer name, any ``enabled``, other empty fields."""
+    """RedBeat 2 accepts an integer name, any ``enabled``, and other empty fields."""
     if type(definition.get("name")) is int:
         definition["name"] = str(definition["name"])
     if "enabled" in definition:
@@ -217,7 +214,7 @@ def _accept_other_forms(definition: dict[str, Any]) -> None:
 
 
 def check_excluded(rule: Any, policy: Policy) -> None:
-    """Raise :exc:`InvalidEntryError` if a schedule cannot use the calendars of a policy."""
+    """Check that a schedule can use the calendars of a policy."""
     if not policy.exclude:
         return
     if asks_itself(rule):
@@ -229,7 +226,7 @@ def check_excluded(rule: Any, policy: Policy) -> None:
 
 
 def warn_if_too_short(name: Any, value: Any) -> None:
-    """Log a warning if an entry's interval is too short, so that the entry runs less often."""
+    """Warn of an interval so short that the entry runs less often than it says."""
     every = value.run_every if isinstance(value, schedule) and not asks_itself(value) else MIN_EVERY
     if every < MIN_EVERY:
         logger.warning(
@@ -239,9 +236,9 @@ def warn_if_too_short(name: Any, value: Any) -> None:
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
-    """Return the policy as JSON to store, "" if all fields have their defaults.
+    """Return the policy as JSON, "" if all fields have their defaults.
 
-    The policy is stored separately, because RedBeat 2 would refuse policy fields in a definition.
+    It's stored separately, because RedBeat 2 would refuse policy fields in a definition.
     """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
@@ -252,10 +249,10 @@ def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
 def decode_policy(
     policy: str, definition: dict[str, Any], foreign: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return ``definition`` with the fields of a stored policy added; raises :exc:`DecodeError`.
+    """Add the fields of a stored policy to ``definition``; raises :exc:`DecodeError`.
 
-    A definition may also contain policy fields, except for those in ``foreign``, whose names the
-    entry class uses for other purposes.
+    A definition may also contain policy fields, except those in ``foreign``: the entry class uses
+    these names for something else.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))

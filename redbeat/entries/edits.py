@@ -1,4 +1,4 @@
-"""What programs ask about stored entries: pause, resume, release, delete, run, and backfill."""
+"""What programs ask of stored entries: pause, resume, release, delete, run, and backfill."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from redbeat.storage.reading import batches, not_an_entry
 from redbeat.storage.rows import Change, Row, digest_of
 from redbeat.storage.store import Store
 
-#: What a definition or policy raises that is not a JSON object.
+#: Raised by a definition or policy that is not a JSON object.
 UNREADABLE = (ValueError, TypeError)
 
 # -- pause, resume and release ---------------------------------------------------------------------
 
 
 def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -> dict[str, Row]:
-    """Pause entries, and return what is stored then, by key.
+    """Pause entries, and return what is stored afterwards, by key.
 
     Missing and unreadable entries are skipped. An entry that is not in the schedule is put there,
-    disabled. Raises :exc:`ConflictError` if an entry is changed
-    during each attempt. Takes two round trips per 500 keys, and one more for each attempt.
+    disabled. Raises :exc:`ConflictError` if others change an entry during each attempt. Two round
+    trips per 500 keys, and one more for each further attempt.
     """
     text = "" if note is None else string_in(str(note), LONGEST_NOTE)
 
@@ -54,7 +54,7 @@ def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -
 
 
 def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> dict[str, Row]:
-    """Enable entries, and return what is stored then, by key; see :func:`pause`."""
+    """Enable entries, and return what is stored afterwards, by key; see :func:`pause`."""
 
     def enabled(row: Row, now: float) -> Change | None:
         texts, state = _enabled(changes.texts_in(row)), changes.state_of(row)
@@ -76,9 +76,9 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
 
 
 def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
-    """Take entries out of the quarantine, and let a beat look at them now; see :func:`pause`.
+    """Release entries from the quarantine, and let a beat look at them now; see :func:`pause`.
 
-    What has never run keeps the time of its first run.
+    An entry that never ran keeps the time of its first run.
     """
 
     def due(row: Row, _now: float) -> Change:
@@ -92,19 +92,20 @@ def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
 
 
 def pause_entry(store: Store, entry: Any, note: str | None = None, by: str | None = None) -> None:
-    """Pause an entry; see :meth:`redbeat.RedBeatSchedulerEntry.pause`. Two round trips."""
+    """See :meth:`redbeat.RedBeatSchedulerEntry.pause`. Two round trips."""
     _take_over(entry, pause(store, [entry.writable_key()], note, by))
 
 
 def resume_entry(store: Store, entry: Any) -> None:
-    """Enable an entry; see :meth:`redbeat.RedBeatSchedulerEntry.resume`. Two round trips."""
+    """See :meth:`redbeat.RedBeatSchedulerEntry.resume`. Two round trips."""
     _take_over(entry, resume(store, [entry.writable_key()], entry.app, type(entry)))
 
 
 def _take_over(entry: Any, changed: dict[str, Row]) -> None:
-    """Let the entry know what a pause has stored.
+    """Let the entry object know what a pause or resume has stored.
 
-    If another program had edited the entry before, a later ``save(if_unchanged=True)`` conflicts.
+    If another program had edited the entry before, a later ``save(if_unchanged=True)`` still
+    conflicts.
     """
     row = changed.get(entry.key)
     if row is None:
@@ -125,7 +126,7 @@ def _enabled(texts: Texts) -> Texts:
 
 
 def delete(store: Store, keys: Iterable[str]) -> int:
-    """Delete entries and all that is stored with them; return how many existed.
+    """Delete entries and everything stored with them; return how many existed.
 
     One round trip per 500 keys.
     """
@@ -140,9 +141,9 @@ def delete(store: Store, keys: Iterable[str]) -> int:
 
 
 def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
-    """Delete an entry if it says what ``texts`` do; return False, and do nothing, if it does not.
+    """Delete an entry whose definition and policy are ``texts``; return False if they aren't.
 
-    An entry that does not exist is deleted. Takes two round trips, and one more for each run that
+    An entry that does not exist counts as deleted. Two round trips, and one more for each run that
     a beat records during the call.
     """
 
@@ -163,7 +164,7 @@ def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
 def forget(store: Store, members: Iterable[str]) -> None:
     """Take members without an entry out of the schedule.
 
-    One that is an entry by now, or another key, stays. Two round trips per 500.
+    A member that has become an entry, or is another kind of key, stays. Two round trips per 500.
     """
 
     def forgotten(row: Row, _now: float) -> Change | None:
@@ -173,7 +174,7 @@ def forget(store: Store, members: Iterable[str]) -> None:
 
 
 def deletion(key: str, row: Row | None = None) -> Change:
-    """Return the change that deletes an entry, if it is as in ``row``."""
+    """Delete an entry if it is still as in ``row``."""
     index = [
         *changes.out_of_trouble(key),
         ["ZREM", words.EXPECTED, key],
@@ -192,14 +193,11 @@ def deletion(key: str, row: Row | None = None) -> Change:
 
 
 def request_run(store: Store, entry: Any) -> str:
-    """Request one run; see :meth:`redbeat.RedBeatSchedulerEntry.trigger`.
-
-    One round trip.
-    """
+    """See :meth:`redbeat.RedBeatSchedulerEntry.trigger`. One round trip."""
     key, run_id = entry.writable_key(), uuid.uuid4().hex[:12]
     word = store.say(key, trigger_line(run_id), kind=words.TRIGGER, age=0)
     if word == words.ABSENT:
-        _row_of(store, entry)  # says if the key is not an entry's
+        _row_of(store, entry)  # raises if the key is not an entry's
         raise KeyError(entry.name)
     if word != words.DONE:
         raise _refusal(word, entry)
@@ -207,7 +205,7 @@ def request_run(store: Store, entry: Any) -> str:
 
 
 def _row_of(store: Store, entry: Any) -> Row:
-    """Return the row of an entry; raises KeyError. One round trip."""
+    """Raises KeyError if there is no such entry. One round trip."""
     key = entry.writable_key()
     row = changes.read(store, key)
     if row is None:
@@ -227,10 +225,9 @@ def request_backfill(
     again: bool = False,
     dry_run: bool = False,
 ) -> backfill.Planned:
-    """Request a backfill; see :meth:`redbeat.RedBeatSchedulerEntry.backfill`.
+    """See :meth:`redbeat.RedBeatSchedulerEntry.backfill`.
 
-    Takes three round trips, two with ``dry_run``, and two more for each change of the entry
-    in between.
+    Three round trips, two with ``dry_run``, and two more each time the entry changes in between.
     """
     span, run_id = _span_of(since, until, rate), uuid.uuid4().hex[:12]
     plans: list[backfill.Planned] = []
@@ -239,7 +236,7 @@ def request_backfill(
         stored, state = entry_of(row, entry.app, type(entry)), changes.state_of(row)
         if any(one.id == run_id for one in state.backfills):
             return None  # an earlier attempt stored it, and its reply was lost
-        # Read after the row: if a run is recorded in between, the change differs.
+        # Read after the row: if a run is recorded in between, the change finds another row.
         (past,) = store.read([row.key], history=True).rows
         runs = read_history(texts_in(past.history))
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
@@ -265,8 +262,8 @@ def request_backfill(
 def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
     """Cancel what backfills have not sent, and return the backfills that had something left.
 
-    Raises KeyError if the entry does not exist. Takes two round trips, and one more for each
-    change of the entry in between.
+    Raises KeyError if the entry does not exist. Two round trips, and one more each time the entry
+    changes in between.
     """
     ended: list[Backfill] = []
 
@@ -282,17 +279,13 @@ def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
 
 
 def stored_backfills(store: Store, entry: Any) -> list[Backfill]:
-    """Return the backfills of an entry. One round trip.
-
-    Raises KeyError if the entry does not exist, and :exc:`DecodeError` if it cannot be read.
-    """
+    """Raises KeyError, and :exc:`DecodeError` if the entry cannot be read. One round trip."""
     row = _row_of(store, entry)
     entry_of(row, entry.app, type(entry))
     return list(changes.state_of(row).backfills)
 
 
 def _with_backfills(row: Row, stored: Any, backfills: Sequence[Backfill], now: float) -> Change:
-    """Return the change that stores the backfills of an entry."""
     state = changes.state_of(row)
     state.waiting = (*state.triggers, *backfills)
     changes.keep_due(row, state)
@@ -302,12 +295,11 @@ def _with_backfills(row: Row, stored: Any, backfills: Sequence[Backfill], now: f
 def _change(store: Store, entry: Any, change: Callable[[Row, float], Change | None]) -> None:
     key = entry.writable_key()
     if key not in changes.change_all(store, [key], change):
-        stored_backfills(store, entry)  # says what is wrong with it
+        stored_backfills(store, entry)  # raises if it cannot be read
         raise KeyError(entry.name)
 
 
 def _refusal(word: str, entry: Any) -> InvalidEntryError:
-    """Return the error for a request of runs that was refused."""
     name = str(entry.name)
     field, problem = {
         words.FULL: ("trigger", f"too many runs of {name!r} are waiting; check that a beat runs"),
@@ -318,7 +310,7 @@ def _refusal(word: str, entry: Any) -> InvalidEntryError:
 
 
 def _span_of(since: datetime, until: datetime, rate: float) -> tuple[datetime, datetime]:
-    """Return a span in UTC; raises :exc:`InvalidEntryError` for an invalid span or rate."""
+    """Return the span in UTC; raises :exc:`InvalidEntryError` for a bad span or rate."""
     span = (in_utc("since", since), in_utc("until", until))
     if not span[0] < span[1]:
         raise InvalidEntryError("until", f"{until} must be later than {since}")

@@ -26,21 +26,19 @@ from .policy import Policy
 if TYPE_CHECKING:
     from .state import Pause
 
-#: UTC as a zone with an IANA name, which ``datetime.timezone.utc`` does not have.
-#: RedBeat 2 stores a time zone as its IANA name.
+#: UTC as a zone with an IANA name, as RedBeat 2 stores it; ``datetime.timezone.utc`` has none.
 NAMED_UTC = zone_named("UTC")
 
 
 def new_identity() -> str:
-    """Return a random identity for a new entry."""
     return token_urlsafe(6)
 
 
 class History(NamedTuple):
     """The last run and the run count; ``scheduled_at`` is the nominal instant of the last run.
 
-    ``scheduled_at`` is None if the entry never ran, if RedBeat 2 ran the entry, or if an
-    application wrote ``last_run_at``.
+    It is None if the entry never ran, if RedBeat 2 ran it, or if an application wrote
+    ``last_run_at``.
     """
 
     last_run_at: datetime | None = None
@@ -49,7 +47,7 @@ class History(NamedTuple):
 
     @classmethod
     def read(cls, meta: str) -> History:
-        """Return the history in a field ``meta``; raises :exc:`DecodeError`."""
+        """Raises :exc:`DecodeError`."""
         usual = _meta_pattern.fullmatch(meta)  # ten times faster than the JSON decoder
         if usual is None or decoder.names.RedBeatJSONDecoder is not decoder.RedBeatJSONDecoder:
             return cls.of_meta(decode_meta(meta))
@@ -61,28 +59,26 @@ class History(NamedTuple):
 
     @classmethod
     def of_meta(cls, meta: dict[str, Any]) -> History:
-        """Return the history in a decoded ``meta`` field; raises :exc:`DecodeError`."""
+        """Raises :exc:`DecodeError`."""
         checked = _checked(meta)
         return cls(checked["last_run_at"], checked.get("total_run_count", 0))
 
 
-#: The stored definition and the stored policy of an entry.
+#: A stored definition and policy.
 Texts = tuple[str, str]
 
 
 class SavedState(NamedTuple):
     """The stored fields of an entry at its last load or save.
 
-    Each load or save of the entry replaces its ``SavedState``.
-
     Attributes:
-        texts: the stored definition and policy, two empty strings if the entry was not loaded.
+        texts: the stored definition and policy, empty if the entry was not loaded.
         last_run_at, total_run_count: the history at the last load or save; a save writes the
-            history of the entry only if the history has changed.
-        identity: a random id that distinguishes the stored entry from deleted entries with the same
-            name; "" if the entry has no identity.
-        pause: the operator's pause of the entry, None if no operator paused the entry.
-        new_identity: the identity to store if the entry is new, in all attempts of one save.
+            entry's history only if it differs.
+        identity: a random id that tells the stored entry from deleted ones with the same name, ""
+            if there is none.
+        pause: the operator's pause, if any.
+        new_identity: the identity to store if the entry is new, the same in all attempts of a save.
         row: what the next save expects to be stored; absent if the entry was not loaded.
     """
 
@@ -95,8 +91,7 @@ class SavedState(NamedTuple):
     row: Row = Row("")
 
 
-#: Templates of the JSON that RedBeat writes in ``meta``.
-#: The templates are faster than the JSON encoder and decoder.
+#: The JSON that RedBeat writes in ``meta``. Templates are faster than the JSON encoder and decoder.
 LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
@@ -111,9 +106,9 @@ _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
-    """Return a decoded ``meta`` field, with None as ``last_run_at`` if the field is empty.
+    """Return a decoded ``meta`` field; ``last_run_at`` is None if the field is empty.
 
-    Raises :exc:`DecodeError` with the name of an invalid field.
+    Raises :exc:`DecodeError` that names an invalid field.
     """
     if not text:
         return {"last_run_at": None}
@@ -139,11 +134,7 @@ def _checked(meta: Any) -> dict[str, Any]:
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
-    """Return a ``meta`` field as JSON.
-
-    If ``total_run_count`` is None, the JSON contains no count, like the JSON that ``save()`` of
-    RedBeat 2 writes.
-    """
+    """Without a run count, the JSON is what ``save()`` of RedBeat 2 writes."""
     at = last_run_at
     if at is not None:
         name = '"UTC"' if at.tzinfo is UTC else _quoted_zone(at)
@@ -161,18 +152,17 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted time zone of ``moment``, "" if the JSON encoder must write ``moment``."""
+    """Return "" if the JSON encoder must write ``moment``."""
     zone = moment.tzinfo
     key = zone_key(zone) if type(zone) is ZoneInfo and not moment.fold else None
     return quoted(key) if key else ""
 
 
-#: The policy fields that decide when and how often an entry runs.
+#: Policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: A tuple of three values: the schedule, time zone, start time and end time as comparable data;
-#: the schedule object; and ``max_runs``.
-#: All values in a ``Timing`` are None if the stored entry is unreadable.
+#: Schedule, time zone, start and end time as comparable data; the schedule object; ``max_runs``.
+#: All are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 
 
@@ -186,19 +176,17 @@ def history_after_save(
 ) -> History:
     """Return the run history of an entry after a save, which may restart a finished entry.
 
-    ``old`` and ``new`` are the stored definition and policy before and after the save. The history
-    restarts if the entry had reached ``max_runs`` and the save changed its schedule, time zone,
-    start time or end time. After a restart the run count is 0, and the next run is computed from
-    ``now`` (UTC). For a rule whose last run is later than ``now``, the next run is computed from
-    the last run.
+    ``old`` and ``new`` are the stored definition and policy before and after. The history restarts
+    if the entry had reached ``max_runs`` and the save changed its schedule, time zone, start time
+    or end time: the run count is 0, and the next run is computed from ``now`` (UTC), or for a rule
+    from its last run if that is later.
 
-    ``rewritten`` is true if an application changed ``last_run_at``. If ``rewritten`` is true and
-    the entry had reached ``max_runs``, only the run count restarts at 0, and the last run does not
-    change.
+    ``rewritten`` means that an application changed ``last_run_at``. If the entry had reached
+    ``max_runs``, then only the run count restarts, and the last run stays.
 
-    If the history does not restart, the function returns ``history`` itself. A higher ``max_runs``
-    alone does not restart the history, so only the additional runs take place. ``foreign`` are
-    names of policy fields that the entry class uses for other purposes.
+    Otherwise the result is ``history`` itself. A higher ``max_runs`` alone does not restart the
+    history, so only the additional runs take place. The entry class uses the policy field names in
+    ``foreign`` for something else.
     """
     if (old == new and not rewritten) or '"max_runs"' not in "".join(new):
         return history
@@ -222,8 +210,7 @@ def history_after_save(
 def times_before(old: Texts, new: Texts, foreign: Collection[str]) -> tuple[Any, ...] | None:
     """Return ``timezone`` and ``start_time`` before a save that changes them, else None.
 
-    The arguments are those of :func:`history_after_save`. If the save also changes the schedule,
-    the result is None.
+    Also None if the save changes the schedule. See :func:`history_after_save` for the arguments.
     """
     texts = "".join((*old, *new))
     unchanged = old == new or not (old[0] and new[0])
@@ -252,10 +239,10 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
-#: The outcomes of scheduled runs that were sent, or may have been sent.
+#: Outcomes of scheduled runs that were sent, or may have been.
 SENT_OUTCOMES: Final = (SENT, PERHAPS_SENT)
 
-#: The states of a run that was sent; see :class:`RunResult`.
+#: See :class:`RunResult`.
 RunState = Literal["succeeded", "failed", "retried", "revoked", "ignored", "lost"]
 
 
@@ -274,9 +261,9 @@ class RunResult(NamedTuple):
             - ``lost``: no worker reported the end of the run within ``overlap_timeout``.
 
         ended_at: when the run ended (UTC), None for a lost run.
-        seconds: the duration of the last attempt, None if unknown.
+        seconds: how long the last attempt took, None if unknown.
         retries: how many times the task was retried.
-        error: the class and the message of the exception, None without an exception.
+        error: the class and message of the exception, None without one.
     """
 
     state: RunState
@@ -300,7 +287,7 @@ OwnId = Callable[[datetime], str | None]
 
 
 def no_id(_scheduled_at: datetime) -> None:
-    """Return None as the task id, for callers that do not need computed task ids."""
+    """For callers that don't need the task ids that RedBeat computes."""
 
 
 class Occurrence(NamedTuple):
@@ -309,9 +296,9 @@ class Occurrence(NamedTuple):
     Attributes:
         scheduled_at: the nominal instant of the run (UTC); for a triggered run, the time of the
             request.
-        dispatched_at: when a beat sent or gave up the run (UTC).
-        task_id: the task id of the message, None if no message was sent.
-        outcome: whether the run was sent, or why the run was not sent.
+        dispatched_at: when a beat sent the run or gave it up (UTC).
+        task_id: the task id of the message, None if none was sent.
+        outcome: whether the run was sent, or why not.
 
             - ``sent``: the run was sent.
             - ``triggered``: a triggered run was sent, in addition to the schedule.
@@ -323,8 +310,8 @@ class Occurrence(NamedTuple):
               lost.
             - ``failed:<error class>:<n>``: the last of ``n`` failed attempts.
 
-        result: the result of the run, None if no worker has reported the result.
-        missed: how many earlier runs were missed that this one replaces.
+        result: the result of the run, None if no worker has reported it.
+        missed: how many earlier, missed runs this one replaces.
     """
 
     scheduled_at: datetime
@@ -344,9 +331,9 @@ def run_line(at: float, now: float, outcome: str = "", task_id: str = "", missed
     """Return the history line of a run; ``at`` and ``now`` are in UNIX seconds.
 
     The line is ``<at> <signed lateness in seconds> <outcome> <task id>``, with ``<outcome>:<n>`` if
-    n earlier runs were missed. If there is no task id, the line ends after the outcome. If the
-    outcome is "", the run was sent and a reader can compute the task id; without missed runs the
-    line then contains neither. Most history lines have at most 30 bytes.
+    n earlier runs were missed. With outcome "", the run was sent and readers can compute its task
+    id: the line has no id, and without missed runs no outcome either. Most lines have at most 30
+    bytes.
     """
     scheduled = f"{at:.6f}".rstrip("0").rstrip(".")
     line = f"{scheduled} {now - at:+.6f}".rstrip("0").rstrip(".")
@@ -357,20 +344,17 @@ def run_line(at: float, now: float, outcome: str = "", task_id: str = "", missed
 
 
 def read_history(lines: Iterable[str], own_id: OwnId = no_id) -> list[Occurrence]:
-    """Return the runs in the lines of a history; invalid ones are skipped.
-
-    ``own_id`` computes the task id of a run from its nominal instant.
-    """
+    """Invalid lines are skipped. ``own_id`` computes a run's task id from its nominal instant."""
     return [run for line in lines for run in _read(line, own_id)]
 
 
 def is_line(line: str) -> bool:
-    """Return whether a text is exactly one valid history line."""
+    """Whether a string is exactly one valid history line."""
     return len(line.splitlines()) == 1 and any(_read(line, no_id))
 
 
 def with_ids(lines: Iterable[str], own_id: OwnId) -> list[str]:
-    """Return the lines of a history with all task ids, so that no reader needs to compute them."""
+    """Write out all task ids, so that readers don't need to compute them."""
     return [_with_id(line, own_id) for line in lines]
 
 

@@ -1,8 +1,7 @@
 """Lazy arguments: functions (``BeatLazyFunc``) in ``beat_schedule`` that a beat calls for each run.
 
-Redis cannot store a function, so the stored definition contains a placeholder with the name of the
-function. For each run, a beat calls the functions in its own ``beat_schedule`` at the paths of the
-placeholders.
+Redis cannot store a function, so the stored definition has a placeholder with the function's name.
+For each run, a beat calls the functions that its own ``beat_schedule`` has at the same paths.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from redbeat.codec.stored import MAX_DEPTH
 from redbeat.codec.types import LazyArgument, function_of, path_text
 from redbeat.errors import InvalidEntryError, RedBeatError, described
 
-#: Types of values that cannot contain functions.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
 
 
 class LazyArgumentError(RedBeatError):
-    """Raised when this process cannot compute a lazy argument."""
+    """This process cannot compute a lazy argument."""
 
 
 def refuse_functions(definition: Mapping[str, Any]) -> None:
-    """Raise :exc:`InvalidEntryError` if the arguments of a dynamic entry contain a function."""
+    """Only a static entry can have lazy arguments: raise :exc:`InvalidEntryError` for one."""
 
     def refuse(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc):
@@ -40,10 +38,10 @@ def refuse_functions(definition: Mapping[str, Any]) -> None:
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
-    """Return ``value`` with each :class:`LazyArgument` replaced by its function.
+    """Replace each :class:`LazyArgument` by its function.
 
-    ``configured`` contains the arguments of the entry in ``beat_schedule``, with all functions.
-    Raises :exc:`LazyArgumentError` if ``configured`` has no function at the path of a placeholder.
+    ``configured`` has the arguments of the entry in ``beat_schedule``. Raises
+    :exc:`LazyArgumentError` if it has no function at the path of a placeholder.
     """
 
     def resolve(argument: Any, at: Path) -> Any:
@@ -67,10 +65,7 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
 
 
 def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments with each lazy argument replaced by the result of its function.
-
-    Raises :exc:`LazyArgumentError` if a function raises an error.
-    """
+    """Call the functions; raises :exc:`LazyArgumentError` if one raises an error."""
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 
@@ -85,7 +80,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
-    """Return ``value`` with each lazy argument replaced, or ``value`` itself without any."""
+    """Replace each lazy argument; without any, return ``value`` itself."""
     inner: dict[Any, Any]
     if isinstance(value, dict):
         inner = value

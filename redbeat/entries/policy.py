@@ -53,9 +53,9 @@ def _instant(name: str, value: Any) -> datetime:
 
 
 def in_utc(name: str, moment: datetime) -> datetime:
-    """Return the argument ``name``, a datetime, in UTC; a naive datetime counts as UTC.
+    """Convert the argument ``name`` to UTC; a naive datetime counts as UTC.
 
-    Raises :exc:`InvalidEntryError` for another type, and outside of the years 1 to 9999.
+    Raises :exc:`InvalidEntryError` if it isn't a datetime, or outside of the years 1 to 9999.
     """
     if not isinstance(moment, datetime):
         raise InvalidEntryError(name, f"must be a datetime, not {moment!r:.60}")
@@ -107,9 +107,9 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of a policy field, such as ``zone``, ``instant`` or ``seconds``.
+    """A type such as ``zone``, ``instant`` or ``seconds``.
 
-    ``check(name, value)`` returns a value in its standard form, or raises
+    ``check(name, value)`` returns the value in its standard form, or raises
     :exc:`InvalidEntryError`.
     """
 
@@ -139,16 +139,15 @@ TEXT: Final = FieldType("text", _text)
 
 
 def _field(default: Any, type_: FieldType, example: str, description: str) -> Any:
-    """Describe a policy field for the command line, the form and the API."""
     about = {"type": type_, "example": example, "description": description}
     return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules that decide which occurrences of an entry run, and when the entry is finished.
+    """The rules that decide which occurrences of an entry run, and when it is finished.
 
-    Its fields also describe the attributes of entries, the options of the command line, and the
+    The fields also describe the attributes of entries, the options of the command line, and the
     fields of the form and the API.
     """
 
@@ -234,10 +233,7 @@ class Policy:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """Return the policy with some fields, where None means the default.
-
-        Raises :exc:`InvalidEntryError` with the name of an invalid field.
-        """
+        """None stands for the default. Raises :exc:`InvalidEntryError` that names a bad field."""
         checked = {
             name: FIELDS[name].metadata["type"].check(name, value)
             for name, value in values.items()
@@ -260,32 +256,30 @@ class Policy:
 
     @property
     def field_of_reports(self) -> str | None:
-        """A field that needs workers to report the ends of runs, None if none does."""
+        """The name of a field that needs workers to report the ends of runs, if one is set."""
         if self.overlap != DEFAULT.overlap:
             return "overlap"
         names = ("pause_after_failures", "expect_within")
         return next((name for name in names if getattr(self, name) is not None), None)
 
     def non_defaults(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, in the order of :data:`FIELDS`."""
         pairs = ((name, getattr(self, name)) for name in FIELDS)
         return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone that :attr:`timezone` names, None if the policy sets no time zone."""
+        """The time zone that :attr:`timezone` names."""
         return None if self.timezone is None else _zone(self.timezone)
 
 
-#: All policy fields by name. An entry has an argument and an attribute for each field.
+#: An entry has an argument and an attribute for each field.
 FIELDS: Final = {field.name: field for field in fields(Policy)}
 
-#: The policy of an entry that sets no policy field.
 DEFAULT: Final = Policy()
 
 
 class Arguments(TypedDict, total=False):
-    """The arguments of an entry for the fields of its policy."""
+    """An entry's arguments for the fields of its policy."""
 
     timezone: str | tzinfo | None
     start_time: datetime | str | None
@@ -309,7 +303,7 @@ class Arguments(TypedDict, total=False):
 
 
 class Attributes:
-    """The attributes of an entry for the fields of its policy."""
+    """An entry's attributes for the fields of its policy."""
 
     timezone: str | None
     start_time: datetime | None
@@ -332,6 +326,6 @@ class Attributes:
     managed_by: str | None
 
 
-# An entry that does not set a field reads its default from the class.
+# An entry that doesn't set a field reads the default from its class.
 for _name in FIELDS:
     setattr(Attributes, _name, getattr(DEFAULT, _name))

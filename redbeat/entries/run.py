@@ -1,4 +1,4 @@
-"""A rule is what an entry says; a run is one occurrence on its way from the look to its record."""
+"""A rule is what an entry says; a run is one occurrence, from a beat's look to its record."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from redbeat.entries.verdicts import Send, Verdict
     from redbeat.storage.rows import Row
 
-#: What the change that is on its way does: it carries the message inside, holds the run before the
-#: message is published, records a held run after that, records a run before its message is
-#: published, stores that nothing is sent, or gives a held run back.
+#: What the change on its way does: it carries the message, holds the run before the publish,
+#: records a held run after it, records a run before its publish, stores that nothing is sent, or
+#: gives a held run back.
 INSIDE: Final = "inside"
 HOLD: Final = "hold"
 RECORD: Final = "record"
@@ -29,10 +29,10 @@ RELEASE: Final = "release"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an entry says, decoded once for its texts and shared by its runs. It never changes.
+    """What an entry says, decoded once and shared by its runs. It never changes.
 
-    ``definition`` and ``policy_text`` are the stored texts. ``plan`` has the occurrences of the
-    schedule, without calendars. ``asks`` is whether only the schedule itself can compute it; see
+    ``definition`` and ``policy_text`` are stored JSON. ``plan`` has the schedule's occurrences,
+    without calendars. ``asks`` is whether only the schedule itself can compute them; see
     :func:`redbeat.schedules.next_run.asks_itself`.
     """
 
@@ -53,27 +53,25 @@ class Rule:
 
 @dataclass(slots=True)
 class Run:
-    """One entry that a beat looked at, with what was decided and what became of it.
+    """One entry that a beat looked at, what was decided, and what became of it.
 
     Attributes:
-        row: the stored texts, as they were looked at.
-        rule: what the entry says.
+        row: what was stored at the look.
         state: what beats keep about the entry.
         history: the last run and the run count.
-        now: the time of Redis at the look, UNIX seconds.
-        verdict: the decision. Unset until it is made, and if the schedule raised an error.
+        now: Redis's time at the look, UNIX seconds.
+        verdict: unset until it is made, and if the schedule raised an error.
         stage: what the change on its way does, one of the constants above.
         task_id: the id of the message.
         own_id: the id that RedBeat computes for the run.
-        left: whether a message left in the call that sent it, or perhaps left in one that failed.
+        left: whether a message left in the call that sent it, or perhaps in one that failed.
         seen: whether a message was seen in the call, and the broker did not refuse it.
-        push: the broker commands that are the message.
-        stored: the row as the change that holds the run, or records it first, leaves it. None
-            before.
+        push: the broker commands that make up the message.
+        stored: the row as left by the change that holds the run or records it first; None before.
         held_state: the state that holds the run.
         hold_ends: the local time until which a held run may be published, monotonic seconds.
-        headers: the headers of the message that are not in the options of the entry.
-        asks: whether the object of the entry decides whether it is due.
+        headers: the message's headers that are not in the entry's options.
+        asks: whether the entry object itself decides whether it is due.
         own: the call of user code that sends the run.
         error: why the message could not be sent.
     """
@@ -100,7 +98,7 @@ class Run:
 
     @property
     def declined(self) -> bool:
-        """Whether user code said that the entry does not run now, and sent nothing."""
+        """Whether user code said that the entry doesn't run now, and sent nothing."""
         return self.own is not None and self.own.declined and not self.left
 
     @property

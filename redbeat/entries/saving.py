@@ -1,7 +1,7 @@
-"""Saves entries, as changes.
+"""Saves entries.
 
-An entry remembers the row that it was loaded with or saved as. A save expects that row; if Redis
-has another one, the answer brings it along, and the save begins again from there.
+An entry remembers the row that it was loaded with or saved as, and a save expects that row. If
+Redis has another one, the answer brings it along, and the save starts over from there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from redbeat.storage.store import Store
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
-#: The accepted difference between the clocks of two hosts, in seconds.
+#: How much the clocks of two hosts may differ, in seconds.
 TOLERANCE: Final = 0.5
 
 
@@ -40,9 +40,9 @@ TOLERANCE: Final = 0.5
 
 
 def load(store: Store, app: Celery, key: str, entry_class: type[Any]) -> Any:
-    """Return a stored entry. One round trip.
+    """Raises KeyError if there is no such entry, :exc:`DecodeError` if it cannot be read.
 
-    Raises KeyError if it does not exist, and :exc:`DecodeError` if it cannot be read.
+    One round trip.
     """
     row = read_row(store, key)
     if row.definition is None:
@@ -51,7 +51,7 @@ def load(store: Store, app: Celery, key: str, entry_class: type[Any]) -> Any:
 
 
 def read_row(store: Store, key: str) -> Row:
-    """Return the row of an entry, without texts if it does not exist. One round trip.
+    """The row has no definition if the entry does not exist. One round trip.
 
     Raises :exc:`DecodeError` if the key is not a hash.
     """
@@ -62,7 +62,7 @@ def read_row(store: Store, key: str) -> Row:
 
 
 def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
-    """Return the entry of a row that was read; raises :exc:`DecodeError`. No round trip."""
+    """Raises :exc:`DecodeError`. No round trip."""
     if row.definition is None:
         raise DecodeError("definition", not_an_entry(row.key))
     entry = entry_class.from_definition(app, row.definition, row.policy or "")
@@ -100,11 +100,11 @@ def check_history(entry: RedBeatSchedulerEntry) -> None:
 def restart_if_finished(
     entry: RedBeatSchedulerEntry, new: Texts, now: datetime, old: Texts | None = None
 ) -> bool:
-    """Restart a finished entry if its changes allow more runs; return whether the entry restarted.
+    """Restart a finished entry if its changes allow more runs; return whether they do.
 
-    ``new`` are the definition and policy to save, ``old`` the stored ones, by default those that
-    the entry was loaded with. ``now`` is in UTC. An entry does not restart if the program changed
-    its run count. No round trip.
+    ``new`` are the definition and policy to save. ``old`` are the stored ones, by default those
+    that the entry was loaded with. ``now`` is in UTC. An entry doesn't restart if the program
+    changed its run count.
     """
     state = entry.saved_state
     old, count = old or state.texts, state.total_run_count
@@ -120,7 +120,7 @@ def restart_if_finished(
 
 
 def is_ahead(entry: RedBeatSchedulerEntry, now: float) -> bool:
-    """Return whether a last run that the clock of this host gave is later than Redis's ``now``."""
+    """Whether a last run that this host's clock gave is later than Redis's ``now``."""
     last = entry.last_run_at
     if last is None or aware(last).timestamp() <= now + TOLERANCE:
         return False
@@ -135,14 +135,14 @@ class _Save:
     """One entry on its way into Redis.
 
     Attributes:
-        entry: the entry, as users hold it.
+        entry: the user's object.
         texts: the definition and policy to store.
-        if_unchanged: whether Redis must have those that the entry was loaded with, or no entry if
-            it was not loaded.
+        if_unchanged: whether Redis must still have those that the entry was loaded with, or no
+            entry if it was not loaded.
         row: what the save expects.
         given: the last run and the run count, if the program has set them.
-        meta: the text to store as ``meta``, None to keep the stored one.
-        state: the state to store, as the last try decided.
+        meta: the ``meta`` to store, None to keep the stored one.
+        state: the state to store, as of the last try.
     """
 
     entry: Any
@@ -155,15 +155,15 @@ class _Save:
 
     @property
     def old(self) -> Texts:
-        """The definition and policy that the save replaces."""
+        """What the save replaces."""
         return self.entry.seen_texts if self.row.definition is None else changes.texts_in(self.row)
 
 
 def _begin(entry: Any, if_unchanged: bool) -> _Save:
-    """Check an entry, and return its save; raises :exc:`InvalidEntryError`.
+    """Check an entry; raises :exc:`InvalidEntryError`.
 
-    The save expects the row that the entry was loaded with or saved as; or an absent one if that
-    has another key, or says something else than the entry knows, so that a save with
+    The save expects the row that the entry was loaded with or saved as. If that row has another
+    key, or says something else than the entry knows, the save expects an absent one, so that
     ``if_unchanged`` finds the difference.
     """
     texts, row = entry.checked_texts(), entry.saved_state.row
@@ -173,7 +173,7 @@ def _begin(entry: Any, if_unchanged: bool) -> _Save:
 
 
 def _given(entry: Any) -> dict[str, Any]:
-    """Return the last run and the run count of an entry, if the program has set them."""
+    """The last run and the run count, if the program has set them."""
     given, known = dict[str, Any](), entry.saved_state
     if not same_instant(entry.last_run_at, known.last_run_at):
         given["last_run_at"] = entry.last_run_at
@@ -185,17 +185,18 @@ def _given(entry: Any) -> dict[str, Any]:
 def save(store: Store, entries: Iterable[Any], *, if_unchanged: bool = False) -> None:
     """Store entries; see :meth:`redbeat.RedBeatSchedulerEntry.save`.
 
-    One round trip per 500 entries, two if some use calendars. As many for each further try of those
-    of which another row is stored: after a run, an edit, or because a new object replaces a stored
-    entry. Nothing is written if an entry is invalid. An entry whose key is not a hash is an error
-    after the others of its batch were stored, and so is one that others change during each of 20
-    tries.
+    One round trip per 500 entries, two if some use calendars; and as many again for each further
+    try of those whose stored row was not the expected one: after a run or an edit, or because a new
+    object replaces a stored entry.
+
+    Nothing is written if an entry is invalid. An entry whose key is not a hash, or that others
+    change during each of 20 tries, raises an error only after the rest of its batch is stored.
     """
     _write(store, [_begin(entry, if_unchanged) for entry in entries])
 
 
 def save_all(store: Store, entries: Iterable[Any]) -> int:
-    """Store entries as :func:`save` does, and return how many; of two with one name, the last.
+    """Like :func:`save`, but returns how many were stored; of two with one name, the last wins.
 
     The message of an :exc:`InvalidEntryError` names the entry.
     """
@@ -210,7 +211,7 @@ def save_all(store: Store, entries: Iterable[Any]) -> int:
 
 @contextmanager
 def naming(name: Any) -> Iterator[None]:
-    """Add the name of an entry to the message of an :exc:`InvalidEntryError`."""
+    """Add the entry's name to the message of an :exc:`InvalidEntryError`."""
     try:
         yield
     except InvalidEntryError as error:
@@ -223,7 +224,6 @@ def _write(store: Store, saves: Sequence[_Save]) -> None:
 
 
 def _write_batch(store: Store, left: Sequence[_Save]) -> None:
-    """Store entries; try again what differs from what was expected."""
     problems: list[Exception] = []
     for _ in range(changes.ATTEMPTS):
         give_calendars(store, [one.entry for one in left])
@@ -245,10 +245,7 @@ def _write_batch(store: Store, left: Sequence[_Save]) -> None:
 
 
 def static_change(entry: Any, row: Row, texts: Texts, now: datetime) -> Change:
-    """Return the change that stores an entry of ``beat_schedule`` over what was read.
-
-    ``now`` is the time of Redis.
-    """
+    """Store an entry of ``beat_schedule`` over the row that was read at ``now``, Redis's time."""
     save = _Save(entry.created_at(now), texts, False, row, {})
     if row.definition is not None:
         _merge(save, row)
@@ -256,22 +253,21 @@ def static_change(entry: Any, row: Row, texts: Texts, now: datetime) -> Change:
 
 
 def _change(save: _Save, now: datetime) -> Change:
-    """Return the change that stores an entry over the row that is expected."""
     entry, row = save.entry, save.row
     save.state = state = _new_state(save, now)
     change = changes.editing(row, state, save.texts, save.meta)
     if save.if_unchanged and row.definition is None and entry.seen_texts[0]:
-        change.expect = NOTHING_HAS  # the program only knows its definition and policy
+        change.expect = NOTHING_HAS  # the program knows only its definition and policy
     change.add = score_of(entry, state, now)
     if change.add == changes.NOW and save.meta is None and save.texts == changes.texts_in(row):
         since = float(row.score or changes.NOW)
         if 1 <= since <= now.timestamp():
-            change.add = since  # an entry that is not edited is as late as it was
+            change.add = since  # an entry that isn't edited stays as late as it was
     return change
 
 
 def _new_state(save: _Save, now: datetime) -> State:
-    """Return the state to store with an entry; also decides about its history."""
+    """Also decides about the entry's history."""
     entry, row, texts = save.entry, save.row, save.texts
     restart_if_finished(entry, texts, now, save.old)
     state, given = _kept(save, now), _given(entry)
@@ -289,10 +285,10 @@ def _new_state(save: _Save, now: datetime) -> State:
 
 
 def _counts_anew(save: _Save, texts: Texts, now: datetime) -> bool:
-    """Return whether a save that moves the runs of an entry counts them from now on.
+    """Whether a save that moves the entry's runs counts them from now on.
 
-    An entry that just ran does not run again because its times are other ones. A run that is
-    overdue by the old times is caught up by the new ones.
+    An entry that just ran must not run again only because its times have changed. But a run that
+    was overdue by the old times is caught up by the new ones.
     """
     entry, anchor = save.entry, save.entry.anchor
     times = history.times_before(save.old, texts, entry.foreign_fields)
@@ -306,14 +302,13 @@ def _counts_anew(save: _Save, texts: Texts, now: datetime) -> bool:
 
 
 def _kept(save: _Save, now: datetime) -> State:
-    """Return what is kept of the stored state."""
     entry, row = save.entry, save.row
     if row.definition is None:
         known = entry.saved_state
         if not (entry.is_static or known.new_identity):
             known = entry.saved_state = known._replace(new_identity=history.new_identity())
         return State(identity=known.new_identity)
-    # A static entry has no identity, so that it is the same if Redis loses its data.
+    # A static entry has no identity, so that it stays the same if Redis loses its data.
     state = State.read(row.state, row.meta) if entry.is_static else changes.state_of(row)
     state.due = None
     if entry.enabled and state.pause is not None:
@@ -322,10 +317,10 @@ def _kept(save: _Save, now: datetime) -> State:
 
 
 def score_of(entry: Any, state: State, now: datetime) -> float:
-    """Return when a beat looks at the entry; :data:`NOW` for at once.
+    """When a beat looks at the entry next; :data:`NOW` for at once.
 
-    Until a held run may be taken over, only its owner is concerned with the entry; nobody's clock
-    is needed to say whether that time has passed.
+    Until a held run may be taken over, only its owner deals with the entry. Redis's time alone
+    tells when that is.
     """
     score = entry.score_to_store(now)
     if entry.last_run_at is None and state.due is not None and entry.enabled:
@@ -343,7 +338,7 @@ def score_of(entry: Any, state: State, now: datetime) -> float:
 
 
 def _accept(store: Store, save: _Save, change: Change, answer: Answer, now: float) -> bool:
-    """Take in the answer to a save; return False if it must be tried again."""
+    """Take in the answer to a save; return False to try again."""
     entry, row = save.entry, answer.row
     if answer.word == words.DONE:
         _note_saved(save, change)
@@ -359,7 +354,7 @@ def _accept(store: Store, save: _Save, change: Change, answer: Answer, now: floa
 
 
 def _take_in(store: Store, save: _Save, row: Row | None) -> None:
-    """Let the next try expect what is stored now; raises :exc:`ConflictError`."""
+    """Expect what is stored now in the next try; raises :exc:`ConflictError`."""
     entry = save.entry
     if save.if_unchanged and _is_anothers(save, row):
         raise ConflictError(str(entry.name))
@@ -376,9 +371,10 @@ def _take_in(store: Store, save: _Save, row: Row | None) -> None:
 
 
 def _is_anothers(save: _Save, row: Row | None) -> bool:
-    """Return whether another program stored what is there, or deleted what the entry knows.
+    """Whether another program stored what is there, or deleted what the entry knows.
 
-    What a call stored whose reply was lost, and a beat has recorded a run of since, is no other's.
+    An earlier attempt of this call may have stored it, if its reply was lost, and a beat may have
+    recorded a run since.
     """
     believed = save.entry.seen_texts
     if row is None:
@@ -391,14 +387,13 @@ def _is_anothers(save: _Save, row: Row | None) -> bool:
 
 
 def _merge(save: _Save, row: Row) -> None:
-    """Let the next try expect a row, whose history the entry takes over."""
     save.row = row
     _take_over(save.entry, row, save.given)
 
 
 def _take_over(entry: Any, row: Row, given: Mapping[str, Any]) -> None:
     """Take over the stored history, but keep what the program has ``given``."""
-    # The history of the entry replaces a stored one that cannot be decoded.
+    # The entry's history replaces a stored one that cannot be decoded.
     undecoded = {"last_run_at": entry.last_run_at, "total_run_count": -1}
     entry.saved_state = entry.saved_state._replace(**undecoded)
     try:
@@ -410,7 +405,6 @@ def _take_over(entry: Any, row: Row, given: Mapping[str, Any]) -> None:
 
 
 def _note_saved(save: _Save, change: Change) -> None:
-    """Let the entry remember what is stored now."""
     entry, is_new = save.entry, not save.old[0]
     if "last_run_at" in _given(entry):
         entry.scheduled_at = None
@@ -431,9 +425,9 @@ def _remember(entry: Any, row: Row, state: State, texts: Texts) -> None:
 def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
     """Store the last run and run count that a program has set, and when the entry is due then.
 
-    With ``wins``, they replace a stored history that the entry does not know: that of a run which
-    no beat records. Nothing else is stored, and nothing if the entry was deleted. Takes two round
-    trips, and one more for each change in between.
+    ``wins`` lets them replace a stored history that the entry doesn't know, for a run that no beat
+    records. Nothing else is stored, and nothing at all if the entry was deleted. Two round trips,
+    and one more each time the entry changes in between.
     """
     key, given = entry.writable_key(), _given(entry)
 
