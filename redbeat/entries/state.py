@@ -1,7 +1,7 @@
-"""The field ``state`` of an entry: what beats keep about it; and the lines of inbox and history.
+"""The field ``state``: what beats keep about an entry; and the lines of inbox and results.
 
-The state is one small JSON object of ASCII characters. Lua never understands it: it only looks for
-a mark between quotes.
+The state is one small JSON object of ASCII characters. Lua never parses it: it only looks for a
+mark between quotes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from redbeat.storage import words
 
 SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
 
-#: The digits of the digest of a ``meta``. A mark has another length.
+#: Digits of the digest of a ``meta``. A mark has another length.
 DIGITS: Final = 10
 
-#: Maximum number of characters in the note of a pause, and in the name of its operator.
+#: Characters of a pause's note, and of its operator's name.
 LONGEST_NOTE: Final = 2000
 
-#: The most characters of the error of a run that are kept: a class, and 200 of its message.
+#: Characters that are kept of a run's error: a class, and 200 of its message.
 LONGEST_ERROR: Final = 300
 
 _is_word = re.compile("[A-Za-z0-9_-]*", re.ASCII).fullmatch
@@ -60,7 +60,7 @@ class Hold(NamedTuple):
         until: when the next beat sends the run, UNIX seconds.
         trigger: the id of the trigger or backfill, "" for a scheduled run.
         missed: how many earlier occurrences the run replaces.
-        anchor: the instant from which the next run is computed, None for ``at``; UNIX seconds.
+        anchor: the instant from which the next run is computed, UNIX seconds; None for ``at``.
     """
 
     kind: str
@@ -81,7 +81,6 @@ class Pause(NamedTuple):
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
-        """Return the pause of a loaded entry, None if the entry is not paused."""
         return None if entry is None or entry.enabled else entry.saved_state.pause
 
     @property
@@ -95,7 +94,7 @@ class Running(NamedTuple):
 
     Attributes:
         id: the task id.
-        until: when it counts as ended, unless a worker reports it before.
+        until: when it counts as ended if no worker reports the end before.
         since: when it was sent, 0 if an earlier build noted it.
         skipped: how many runs were skipped because of it.
     """
@@ -107,7 +106,6 @@ class Running(NamedTuple):
 
     @property
     def task(self) -> str:
-        """The task as text, with the time when it was sent."""
         since = from_timestamp(self.since).isoformat(" ", "seconds") if self.since else "earlier"
         return f"task {self.id}, sent {since}"
 
@@ -133,7 +131,6 @@ class Failing(NamedTuple):
 
 
 def failed_again(before: Failing | None, now: float, reason: str, due: float) -> Failing:
-    """Return what to keep about a run after one more failed attempt to send it."""
     if before is None:
         return Failing(now, 1, reason, due, now)
     first = before.first or before.reason
@@ -142,7 +139,7 @@ def failed_again(before: Failing | None, now: float, reason: str, due: float) ->
 
 
 class Quarantine(NamedTuple):
-    """Since when (UNIX seconds) nobody can read the entry, and why."""
+    """Since when (UNIX seconds) the entry is unreadable, and why."""
 
     since: float
     reason: str
@@ -151,8 +148,8 @@ class Quarantine(NamedTuple):
 class Ended(NamedTuple):
     """The end of a run as a worker reported it. ``at`` is in UNIX seconds.
 
-    For the others, see :class:`redbeat.entries.history.RunResult`; with ``state`` "" it is only
-    known that the run ended. The time is last, because Redis adds it.
+    For the other fields, see :class:`redbeat.entries.history.RunResult`. ``state`` "" only says
+    that the run ended. The time comes last because Redis adds it.
     """
 
     id: str
@@ -164,7 +161,7 @@ class Ended(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What became of the runs, in short. Each run has a line in the field ``results``.
+    """What became of the runs, in short. The field ``results`` has a line for each run.
 
     Attributes:
         success: when the last successful run ended, UNIX seconds.
@@ -185,7 +182,7 @@ NO_RESULTS = Results()
 Waiting = Trigger | Backfill
 
 
-#: What is not stored.
+#: These values are not stored.
 _NONE: Final = (None, (), NO_RESULTS)
 
 
@@ -195,9 +192,9 @@ class State:
 
     Attributes:
         marks: the marks of three changes.
-        identity: distinguishes the entry from a deleted one of the same name; "" for static ones.
+        identity: tells the entry from a deleted one of the same name; "" for static ones.
         meta: the digest of the ``meta`` that the state belongs to, "" without ``meta``.
-        at: the nominal time of the last run or of the last run that was skipped, UNIX seconds.
+        at: the nominal time of the last run or skipped run, UNIX seconds.
         due: the nominal time of the first run, if the score was moved; UNIX seconds.
         hold: the run that a beat is publishing.
         running: the run that may still be going on.
@@ -205,9 +202,9 @@ class State:
         waiting: triggered runs and backfills, the oldest first.
         ids: the ids of the last ten triggers that left, and of messages with ids that users chose.
         pause: the operator's pause.
-        quarantine: why nobody can read the entry.
+        quarantine: why the entry is unreadable.
         results: what became of the runs.
-        problem: why the stored text could not be read, "" if it could; not stored.
+        problem: why the stored JSON could not be read, "" if it could; not stored.
     """
 
     marks: Marks = NO_MARKS
@@ -227,9 +224,9 @@ class State:
 
     @classmethod
     def read(cls, text: str | None, meta: str | None) -> State:
-        """Return the state in a stored text, without what is void under another ``meta``.
+        """Read a stored state, without what another ``meta`` makes void.
 
-        A text that cannot be read gives a fresh state with a ``problem``.
+        JSON that cannot be read gives a fresh state with a ``problem``.
         """
         of = digest_of_meta(meta)
         if not text:
@@ -244,9 +241,9 @@ class State:
         return state
 
     def text(self) -> str:
-        """Return the text to store: a small JSON object of ASCII characters."""
+        """The JSON to store, in ASCII characters."""
         last, hold, run = self.marks
-        # After most runs one mark says it all.
+        # After most runs, one mark says it all.
         marks = (last,) if (hold, run) == ("", last) else self.marks
         fields: dict[str, Any] = {"m": marks, "of": self.meta}
         if self.identity:
@@ -259,23 +256,21 @@ class State:
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """The triggered runs that wait."""
         return tuple(one for one in self.waiting if isinstance(one, Trigger))
 
     @property
     def backfills(self) -> tuple[Backfill, ...]:
-        """The backfills, also the finished ones."""
+        """Including the finished ones."""
         return tuple(one for one in self.waiting if isinstance(one, Backfill))
 
     def copy(self) -> State:
-        """Return a copy, which may be changed."""
         return State(*_parts_of(self))  # four times as fast as replace()
 
     def sign(self, mark: str, *, hold: bool = False, run: bool = False) -> None:
-        """Put in the mark of the change that stores this state, in place.
+        """Put in the mark of the change that stores this state.
 
-        Set ``hold`` if the change makes the hold, ``run`` if it records a run. A change that leaves
-        no hold and records no run keeps the mark of the hold, by which its owner finds it.
+        Set ``hold`` if the change makes the hold, ``run`` if it records a run. Any other change
+        keeps the mark of the hold, by which its owner finds it.
         """
         kept = mark if hold else self.marks.hold
         self.marks = Marks(mark, "", mark) if run else Marks(mark, kept, self.marks.run)
@@ -285,12 +280,12 @@ _parts_of = attrgetter(*State.__slots__)
 
 
 class Said(NamedTuple):
-    """One line of an inbox: what others say to a beat about an entry.
+    """One line of an inbox: what others tell a beat about an entry.
 
     Attributes:
         line: the line as it stands in the inbox.
-        trigger: the requested run, of a line that requests one.
-        end: the end of a run, of a line that reports one.
+        trigger: the run that the line requests.
+        end: the end of a run that the line reports.
         run: the nominal time of that run, ISO 8601, as its message had it; "" if it had none, and
             None from a worker of an earlier build.
         error: why a line that does neither cannot be read.
@@ -304,7 +299,7 @@ class Said(NamedTuple):
 
 
 def read_inbox(text: str | None) -> list[Said]:
-    """Return the lines of an inbox; a line that cannot be read has an ``error``."""
+    """A line that cannot be read has an ``error``."""
     return [_said(line) for line in stored.lines_in(text)]
 
 
@@ -322,7 +317,7 @@ def _said(line: str) -> Said:
 
 
 def trigger_line(run_id: str, at: float | None = None) -> str:
-    """Return the inbox line that requests one run; without ``at``, the script adds the time."""
+    """Without ``at``, the script adds the time."""
     return _compact([words.TRIGGER, run_id] if at is None else [words.TRIGGER, run_id, at])
 
 
@@ -334,25 +329,25 @@ def end_line(
     error: str = "",
     run: str = "",
 ) -> str:
-    """Return the inbox line that reports the end of a run; see :class:`Ended` and :class:`Said`.
+    """Report the end of a run; see :class:`Ended` and :class:`Said`.
 
-    ``Store.say`` adds when the run ended, by the time of Redis.
+    ``Store.say`` adds when the run ended, by Redis's clock.
     """
     return _compact([words.END, task_id, state, seconds, retries, error[:LONGEST_ERROR], run])
 
 
 def result_line(end: Ended) -> str:
-    """Return the line in the field ``results`` with the end of a run."""
+    """Return a line for the field ``results``."""
     return _compact(end)
 
 
 def result_start(task_id: str) -> str:
-    """Return how the line of a run in the field ``results`` begins."""
+    """How the line of a run in the field ``results`` begins."""
     return f"[{quoted(task_id)},"
 
 
 def read_results(text: str | None) -> dict[str, Ended]:
-    """Return the ends in a stored field ``results`` by task id; skips what cannot be read."""
+    """The ends in a field ``results``, by task id; unreadable ones are skipped."""
     ends = dict[str, Ended]()
     for line in stored.lines_in(text):
         with suppress(ValueError, TypeError, RecursionError):
@@ -361,7 +356,7 @@ def read_results(text: str | None) -> dict[str, Ended]:
     return ends
 
 
-#: Times are written as UNIX seconds.
+#: Times become UNIX seconds.
 _chunks: Final = stored.json_chunks(
     json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=datetime.timestamp)
 )
@@ -372,19 +367,19 @@ def _compact(value: Any) -> str:
 
 
 def digest_of_meta(meta: str | None) -> str:
-    """Return the digest by which a state names its ``meta``, "" without ``meta``."""
+    """The digest by which a state names its ``meta``."""
     if meta is None:
         return ""
     return sha1(meta.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()[:DIGITS]
 
 
 def runtime_of(state: State) -> str:
-    """Return the nominal time of the last run, as files have it; "" without one."""
+    """The nominal time of the last run, as files have it; "" without one."""
     return "" if state.at is None else _compact({"scheduled_at": state.at})
 
 
 def with_runtime(state: State, runtime: str) -> State:
-    """Return a state with what :func:`runtime_of` returned; what cannot be read is left out."""
+    """Take over what :func:`runtime_of` returned; anything unreadable is left out."""
     at = stored.record_in(runtime).get("scheduled_at")
     return replace(state, at=None if isinstance(at, str) else stored.seconds_in(at))
 
@@ -409,14 +404,12 @@ def _decoded(text: str) -> State:
 
 
 def _marks_in(fields: dict[str, Any]) -> Marks:
-    """Return the stored marks. One alone is that of a run that was sent and recorded at once."""
+    """One mark alone is that of a run that was sent and recorded at once."""
     marks = fields.get("m", ())
     return Marks(marks[0], "", marks[0]) if len(marks) == 1 else Marks(*marks)
 
 
 def _checked(kind: str, is_valid: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that returns valid values, and raises ValueError for others."""
-
     def checked(value: Any) -> Any:
         if not is_valid(value):
             raise ValueError(f"{value!r:.60} is not {kind}")
@@ -464,7 +457,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _parts(kind: Callable[..., Any], *reads: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a reader of an array, whose last elements may be missing."""
+    """Make a reader of an array whose last elements may be missing."""
     return lambda parts: kind(*[read(part) for read, part in zip(reads, parts, strict=False)])
 
 
@@ -500,7 +493,7 @@ _fields_of_backfill: Final = _parts(
     Backfill, *(_id, _instant, _instant, _rate, _whole, _whole, _spans, _optional(_seconds))
 )
 
-#: How the parts are read that are stored by their names, the usual ones first.
+#: Readers of the parts that are stored by name, the usual ones first.
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "at": _seconds,
     "running": _parts(Running, _text, _seconds, _seconds, _whole),

@@ -1,8 +1,8 @@
 """What an entry shows of itself: its state, its runs and its backfills, from what is stored.
 
 An entry is overdue without a successful run within its ``expect_within`` seconds, even if no run
-was ever sent. The sorted set ``expected`` contains the entries that may become overdue. The score
-of an entry in ``expected`` is a time before which the entry cannot be overdue.
+was ever sent. The sorted set ``expected`` holds the entries that may become overdue. Their score
+is a time before which they cannot be.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
 
-#: The longest shown reason of a quarantine, in characters.
+#: Characters of a shown reason of a quarantine.
 LONGEST_REASON: Final = 500
 
-#: The states of an entry; see :class:`EntryStatus`.
+#: See :class:`EntryStatus`.
 EntryState = Literal[
     "scheduled", "running", "failing", "paused", "finished", "quarantined", "not scheduled"
 ]
@@ -46,7 +46,7 @@ STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
 SCHEDULED, RUNNING, FAILING, PAUSED, FINISHED, QUARANTINED, NOT_SCHEDULED = STATES
 
 
-#: How the last run of an entry went; see :class:`EntryStatus`.
+#: See :class:`EntryStatus`.
 LastResult = Literal["succeeded", "failed", "revoked", "ignored", "running"]
 
 LAST_RESULTS: Final[tuple[LastResult, ...]] = get_args(LastResult)
@@ -58,9 +58,9 @@ class Overdue(NamedTuple):
     Attributes:
         name: the name of the entry.
         last_success: when the last successful run ended (UTC), None if no success is known.
-        seconds: the seconds since the latest of these times: the last success, the first save of
+        seconds: the time since the latest of these: the last success, the first save of
             ``expect_within``, the last resume, and ``start_time``.
-        expect_within: the policy field ``expect_within`` of the entry, in seconds.
+        expect_within: the entry's policy field, in seconds.
     """
 
     name: str
@@ -74,12 +74,12 @@ class Failing:
     """The failed attempts to send the due run of an entry. Times are in UTC.
 
     Attributes:
-        attempts: the number of failed attempts.
-        first_at: when the first attempt failed.
-        first_error: why the first attempt failed.
-        last_at: when the last attempt failed.
-        last_error: why the last attempt failed.
-        next_attempt_at: when a beat starts the next attempt; None during an attempt.
+        attempts: how many attempts failed.
+        first_at: when the first one failed.
+        first_error: why the first one failed.
+        last_at: when the last one failed.
+        last_error: why the last one failed.
+        next_attempt_at: when a beat tries again; None during an attempt.
     """
 
     attempts: int
@@ -91,7 +91,7 @@ class Failing:
 
     @property
     def reason(self) -> str:
-        """A text with the number of failed attempts and the last error.
+        """The number of failed attempts and the last error, as text.
 
         Not all were attempts to send: a schedule may raise an error, or an entry end a beat.
         """
@@ -100,30 +100,30 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class EntryStatus:
-    """The state of an entry, and the reason for this state.
+    """The state of an entry, and the reason for it.
 
     Attributes:
-        state: the current state of the entry.
+        state: what the entry is doing.
 
             - ``scheduled``: the entry waits for its next run.
             - ``running``: a beat is sending a run, or a worker is executing a run that must not
               overlap other runs of the entry.
-            - ``failing``: the due run could not be sent, and a beat will retry the run.
+            - ``failing``: the due run could not be sent, and a beat will try again.
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
             - ``not scheduled``: the entry is stored, but a program took it out of the sorted set.
 
-        reason: the reason for the state, of a running entry the task and when it was sent; None for
-            a scheduled entry that is not late, or if the reason is unknown.
+        reason: why the entry is in this state; while it is running, the task and when it was sent.
+            None for a scheduled entry that is not late, or if the reason is unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
-        failing: the failed attempts to send the due run, None without failed attempts.
+        failing: the failed attempts to send the due run, None without any.
         last_success: when the last successful run ended (UTC), None if no success is known, for
             example because the workers do not call ``redbeat.worker.enable(app)``.
-        consecutive_failures: the number of failed runs since the last success, or since the entry
+        consecutive_failures: how many runs have failed since the last success, or since the entry
             was resumed.
-        overdue: the time without a success if this time exceeds ``expect_within``, otherwise None.
+        overdue: how long the entry has been without a success, if longer than ``expect_within``.
         last_result: how the run ended whose end a worker reported last: a ``state`` of
             :class:`RunResult`, but neither ``retried`` nor ``lost``. Without a report it is
             ``running`` while a run goes on that others must not overlap, otherwise None.
@@ -147,11 +147,11 @@ class EntryStatus:
 class Record:
     """A readable or unreadable entry in a list of entries.
 
-    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If the due run
-    could not be sent, ``failing`` contains the failed attempts, and ``problem`` is the last error.
-    ``due_at`` is in UTC, None if the entry is never due. :class:`EntryStatus` lists the values of
-    ``state``, ``last_result`` and ``quarantined_since``. ``name`` is printable. ``key`` is the
-    exact Redis key, in which surrogates represent bytes that are not UTF-8.
+    If the entry is unreadable, ``entry`` is None and ``problem`` says why. If its due run could not
+    be sent, ``failing`` has the failed attempts, and ``problem`` is the last error. ``due_at`` is
+    in UTC, None if the entry is never due. :class:`EntryStatus` explains ``state``, ``last_result``
+    and ``quarantined_since``. ``name`` is printable; ``key`` is the exact Redis key, in which
+    surrogates stand for bytes that are not UTF-8.
     """
 
     name: str
@@ -168,7 +168,6 @@ class Record:
 
 
 def how_to_schedule(name: str) -> str:
-    """Return the command that puts an entry into the sorted set, as a sentence."""
     return f"celery redbeat resume {shlex.quote(name)} schedules it"
 
 
@@ -182,7 +181,7 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
 
 
 def why_running(running: Running, due: float | None) -> str:
-    """Return which task goes on, and what becomes of the entry's next runs until it ends."""
+    """Which task goes on, and what becomes of the entry's next runs until it ends."""
     if running.skipped:
         runs = plural(running.skipped, "run is", "runs are")
         return f"{runs} skipped, because an earlier run is still running: {running.task}"
@@ -192,14 +191,13 @@ def why_running(running: Running, due: float | None) -> str:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return the reason and the start of a quarantine, None if the start is unknown."""
+    """The reason and the start of a quarantine; the start is None if unknown."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
 
 
 def quarantine_of(row: Row, kept: State, state: EntryState) -> tuple[str, datetime | None]:
-    """Return why and since when an entry in a state is quarantined; "" and None if it is not."""
     if state != QUARANTINED:
         return "", None
     if row.note or kept.quarantine is None:
@@ -208,9 +206,9 @@ def quarantine_of(row: Row, kept: State, state: EntryState) -> tuple[str, dateti
 
 
 def shown_state(row: Row, now: float) -> State:
-    """Return what beats keep about an entry, with what is pending in its inbox.
+    """What beats keep about an entry, with what is pending in its inbox.
 
-    A hold or a running task whose time has passed is left out. ``now`` is in UNIX seconds.
+    A hold or running task whose time has passed is left out. ``now`` is in UNIX seconds.
     """
     kept = verdicts.with_inbox(state_of(row), read_inbox(row.inbox), now)
     if kept.hold is not None and kept.hold.until <= now:
@@ -221,10 +219,7 @@ def shown_state(row: Row, now: float) -> State:
 
 
 def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Record:
-    """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
-
-    ``load`` returns the entry of a row, or raises :exc:`DecodeError`.
-    """
+    """``now`` is Redis's time in UNIX seconds; ``load`` may raise :exc:`DecodeError`."""
     entry, problem = None, row.unreadable or None
     if row.definition is not None and not problem:
         try:
@@ -244,7 +239,7 @@ def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Re
 
 
 def status_of(record: Record, row: Row) -> EntryStatus:
-    """Return the status of an entry; ``row`` is the one of :func:`record_of`."""
+    """``row`` must be that of :func:`record_of`."""
     kept = shown_state(row, time.time())
     due_at, late, note, pause = record.due_at, record.overdue, None, Pause.of_entry(record.entry)
     reason = None if record.failing is None else record.failing.reason
@@ -271,7 +266,7 @@ def status_of(record: Record, row: Row) -> EntryStatus:
 
 
 def is_late(due_at: datetime) -> bool:
-    """Return whether a beat at work would have sent a run that was due at ``due_at``."""
+    """Whether a working beat would have sent a run that was due at ``due_at``."""
     return time.time() - due_at.timestamp() > SILENCE
 
 
@@ -281,7 +276,7 @@ def last_result_of(kept: State) -> LastResult | None:
 
 
 def state_shown(row: Row, kept: State, entry: Any) -> EntryState:
-    """Return the state of an entry; ``entry`` is None if the entry is unreadable."""
+    """``entry`` is None if it is unreadable."""
     parked = row.due is not None and row.due < 0
     if parked and (row.note or kept.quarantine is not None):
         return QUARANTINED
@@ -299,9 +294,9 @@ def state_shown(row: Row, kept: State, entry: Any) -> EntryState:
 
 
 def due_at_of(row: Row, kept: State, now: float) -> Any:
-    """Return when an entry is due (UTC datetime), None if it is never due.
+    """When an entry is due (UTC datetime). A score of 0 means now.
 
-    A score of 0 means now. A run that is held or cannot be sent was due before its next try.
+    A run that is held or cannot be sent was due before its next try.
     """
     seconds = row.due
     if seconds is None or seconds < 0:
@@ -314,7 +309,6 @@ def due_at_of(row: Row, kept: State, now: float) -> Any:
 
 
 def failing_of(row: Row, kept: State, now: float) -> Failing | None:
-    """Return the failed attempts to send the run that is due, None without any."""
     if kept.failing is None:
         return None
     since, attempts, reason, _, last, first = kept.failing
@@ -324,10 +318,10 @@ def failing_of(row: Row, kept: State, now: float) -> Failing | None:
 
 
 def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
-    """Return how overdue an entry is, None if it is not.
+    """How overdue an entry is, None if it is not.
 
-    ``name`` is the exact name of the entry, ``now`` is in UNIX seconds. Paused, finished and
-    unreadable entries are never overdue.
+    ``name`` is the exact name, ``now`` is in UNIX seconds. Paused, finished and unreadable entries
+    are never overdue.
     """
     texts = f"{row.policy}{row.definition or ''}"
     if row.unreadable or row.due is None or row.due < 0 or '"expect_within"' not in texts:
@@ -350,10 +344,10 @@ def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
 
 
 def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
-    """Return all overdue entries; the entry with the longest time without a success comes first.
+    """All overdue entries; those longest without a success come first.
 
-    ``counts`` is the reply of :meth:`Reading.counts`. Takes a round trip per 500 entries that may
-    be overdue, none if all entries with ``expect_within`` had a success in time.
+    ``counts`` is the reply of :meth:`Reading.counts`. One round trip per 500 entries that may be
+    overdue, none if all entries with ``expect_within`` had a success in time.
     """
     found: list[Overdue] = []
     for keys in batches(counts.expected):
@@ -367,7 +361,7 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
 
 
 def history_of(entry: Any) -> list[Occurrence]:
-    """Return the last runs of an entry; see :attr:`redbeat.RedBeatSchedulerEntry.history`."""
+    """See :attr:`redbeat.RedBeatSchedulerEntry.history`."""
     store: Any = store_of(entry.app)
     (row,) = store.read([entry.writable_key()], history=True).rows
     found = runs_in(row, entry)
@@ -382,9 +376,9 @@ def history_of(entry: Any) -> list[Occurrence]:
 
 
 def runs_in(row: Row, entry: Any) -> list[Occurrence]:
-    """Return the last runs in a row that was read with its history, each with its result.
+    """The last runs in a row that was read with its history, with their results.
 
-    Of runs with one task id, the latest has the result.
+    If runs share a task id, the latest has the result.
     """
     entry.saved_state = entry.saved_state._replace(identity=state_of(row).identity)
     size, ends = ensure_conf(entry.app).history_size, read_results(row.results)
@@ -402,7 +396,7 @@ def runs_in(row: Row, entry: Any) -> list[Occurrence]:
 
 
 def is_busy(row: Row, now: float) -> bool:
-    """Return whether a run of an entry is going on, waits or fails; ``now`` is in UNIX seconds."""
+    """Whether a run is going on, waits or fails; ``now`` is in UNIX seconds."""
     kept = shown_state(row, now)
     waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
     return waits or bool(kept.running or kept.failing or kept.hold)

@@ -28,21 +28,21 @@ from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
 from redbeat.schedules.next_run import MIN_EVERY
 
-#: What becomes of an entry without further runs, or with too many failed runs.
+#: What becomes of an entry with no runs left, or with too many failed ones.
 PARK, DISABLE, DELETE, PAUSE = "park", "disable", "delete", "pause"
 
 ALLOW, BUFFER_ONE = "allow", "buffer_one"
 
-#: States of runs that have ended; a run that is retried has not.
+#: A run that is retried has not ended.
 SUCCEEDED, FAILED, RETRIED = "succeeded", "failed", "retried"
 
-#: A run counts as ended if its end is more than ``LONGEST_OVERLAP`` seconds in the future.
+#: Seconds. A run whose end is further in the future counts as ended.
 LONGEST_OVERLAP: Final = 1e9
 
-#: A last run that is further in the future was recorded with a wrong clock.
+#: A last run further in the future was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
-#: The outcome of an occurrence whose call sent no message.
+#: An occurrence whose call sent no message.
 NOT_SENT = "not_sent"
 
 Note = tuple[int, str, tuple[Any, ...]]
@@ -71,15 +71,15 @@ class Rest(NamedTuple):
 
     Attributes:
         score: the next look, UNIX seconds; below 0 for parked.
-        state: the new state, without the marks of the change; the very state that was judged if
-            nothing in it changes.
+        state: the new state, without the marks of the change; the judged state itself if nothing
+            in it changes.
         counts: whether the run counts: ``total_run_count`` + 1.
-        outcome: the outcome in the history of what was not sent, "" for no line.
+        outcome: what the history says of a run that is not sent, "" for no line.
         at: the nominal time of that line, and of what replaces missed occurrences.
         missed: how many occurrences were missed.
         end: "", ``park``, ``disable``, ``delete``, or ``pause`` (after too many failures).
-        waits: the id of the run that the entry waits for (for the field ``waits``), "" for none.
-        meta: the text of ``meta`` to store, None to leave it.
+        waits: the id of the run that the entry waits for (the field ``waits``), "" for none.
+        meta: the ``meta`` to store, None to leave it.
         line: the history line, "" for none.
     """
 
@@ -95,7 +95,7 @@ class Rest(NamedTuple):
     line: str = ""
 
     def told(self, now: float, outcome: str, at: datetime, task_id: str = "") -> Rest:
-        """Return a copy with the history line of an occurrence that is not sent now."""
+        """Add the history line of an occurrence that is not sent now."""
         words = (outcome, task_id, self.missed)
         line = quoted(run_line(at.timestamp(), now, *words)) if outcome else ""
         return self._replace(outcome=outcome, at=at, line=line)
@@ -105,9 +105,9 @@ class Rest(NamedTuple):
 class Known:
     """What a verdict is made from.
 
-    ``plan`` has the calendars, ``now`` is the time of Redis at the look, and ``score`` that of the
-    entry, in UNIX seconds. The inbox is taken into ``state``. ``notes`` are lines to log once the
-    change is done: level, message, arguments.
+    ``plan`` has the calendars. ``now`` is Redis's time at the look and ``score`` the entry's, both
+    in UNIX seconds. ``state`` takes in the inbox. ``notes`` are lines to log once the change is
+    done: level, message, arguments.
     """
 
     rule: Rule
@@ -119,12 +119,10 @@ class Known:
     notes: tuple[Note, ...] = ()
 
     def note(self, level: int, message: str, *args: Any) -> None:
-        """Add a line to log."""
         self.notes += ((level, message, args),)
 
     @property
     def never_ran(self) -> bool:
-        """Whether the next run is the first one."""
         return self.history.last_run_at is None and self.state.at is None
 
     @property
@@ -139,7 +137,7 @@ class Verdict(NamedTuple):
     """The decision about one entry.
 
     Attributes:
-        send: what leaves now, None for nothing.
+        send: what leaves now.
         rest: what to store.
         known: what the verdict was made from.
         take: the last inbox line that the verdict took in (``Change.take``), "" for none.
@@ -154,7 +152,7 @@ class Verdict(NamedTuple):
 
 
 def judge(known: Known, inbox: Sequence[Said]) -> Verdict:
-    """Return the verdict about an entry and its inbox. Raises whatever the schedule raises."""
+    """Judge an entry and its inbox. Raises whatever the schedule raises."""
     state, now = known.state, known.now
     if not (inbox or state.hold or state.waiting):
         return judge_schedule(known)
@@ -181,10 +179,9 @@ def judge(known: Known, inbox: Sequence[Said]) -> Verdict:
 
 
 def asked(verdict: Verdict) -> Verdict | None:
-    """Return the verdict with which the object of an entry decides, if the schedule waits.
+    """Let the entry object decide instead, if nothing leaves only because the schedule waits.
 
-    The class of an entry may compute by itself whether it is due. Returns None if there is another
-    reason why nothing leaves.
+    The class of an entry may compute by itself whether it is due.
     """
     known, rest = verdict.known, verdict.rest
     if verdict.send is not None or rest.end or rest.outcome:
@@ -202,8 +199,8 @@ def asked(verdict: Verdict) -> Verdict | None:
 def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Pause | None:
     """Take an inbox in: triggers wait, and ends are matched by task id.
 
-    Puts a new state in ``known``. What is known is ignored, so that taking a line twice changes
-    nothing. Returns the pause after too many failed runs, None without one.
+    Puts a new state in ``known``. Anything that is already known is ignored, so taking a line twice
+    changes nothing. Returns a pause after too many failed runs.
     """
     if not inbox:
         return None
@@ -229,12 +226,12 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
 
 
 def ends_in(inbox: Sequence[Said], now: float) -> list[Ended]:
-    """Return the ends of runs in an inbox, the oldest report first; none is later than ``now``."""
+    """Ends of runs, the oldest report first; none is later than ``now``."""
     return [said.end._replace(at=min(said.end.at, now)) for said in inbox if said.end is not None]
 
 
 def with_inbox(state: State, inbox: Sequence[Said], now: float) -> State:
-    """Return the state as it is once a beat has taken an inbox in, for those who show it."""
+    """The state as it will be once a beat has taken the inbox in, for those who show it."""
     state = state.copy()
     for end in ends_in(inbox, now):
         take_end(state, end, now)
@@ -242,19 +239,19 @@ def with_inbox(state: State, inbox: Sequence[Said], now: float) -> State:
     return state
 
 
-#: What is logged about lines that are no use, and about entries that fail too often.
+#: Logged about useless lines, and about entries that fail too often.
 REMOVED: Final = "beat: Entry %s: removed the waiting run %a, which is not valid: %s"
 PAUSED: Final = "beat: Entry %s is paused: %s"
 
-#: At most this number of characters of an invalid line is logged.
+#: Characters of an invalid line that are logged.
 LONGEST_LINE: Final = 200
 
-#: This number of ids of triggers that left, and of ends of runs, is remembered.
+#: How many ids are remembered of triggers that left, and of ended runs.
 REMEMBERED: Final = 10
 
 
 def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
-    """Add the triggers in an inbox that are not known to the waiting runs, in place."""
+    """Add those triggers in an inbox that are not known yet to the waiting runs."""
     for said in inbox:
         known = {*state.ids, *(one.id for one in state.waiting)}
         if said.trigger is not None and said.trigger.id not in known:
@@ -262,7 +259,7 @@ def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
 
 
 def take_end(state: State, end: Ended, now: float) -> None:
-    """Take an end in, in place. A repeated report of a failed run does not count again."""
+    """A repeated report of a failed run doesn't count again."""
     if state.running is not None and state.running.id == end.id and end.state != RETRIED:
         state.running = None
     if not end.state:
@@ -277,7 +274,6 @@ def take_end(state: State, end: Ended, now: float) -> None:
 
 
 def _paused(verdict: Verdict, pause: Pause | None) -> Verdict:
-    """Return the verdict that also pauses the entry, if it is to be paused."""
     rest = verdict.rest
     if pause is None or rest.end in (DISABLE, DELETE):
         return verdict
@@ -291,9 +287,9 @@ def _paused(verdict: Verdict, pause: Pause | None) -> Verdict:
 
 
 def _judge_dead_hold(known: Known, held: Hold) -> Verdict:
-    """Return the verdict about a held run whose beat died: it goes again, or may not.
+    """Judge a held run whose beat died: it goes again, or may not.
 
-    Nobody decides a held run again, because another decision is another run.
+    Nobody decides it anew, because another decision would be another run.
     """
     at = from_timestamp(held.at)
     if _forbids(known, held, at):
@@ -303,7 +299,7 @@ def _judge_dead_hold(known: Known, held: Hold) -> Verdict:
 
 
 def _forbids(known: Known, held: Hold, at: datetime) -> bool:
-    """Return whether the rules forbid that a held run goes again: paused, or past grace or end."""
+    """Whether the held run must not go again: paused, or past grace or end."""
     if held.kind == TRIGGERED:
         return False
     if not known.rule.enabled:
@@ -320,7 +316,7 @@ def _forbids(known: Known, held: Hold, at: datetime) -> bool:
 
 
 def _rest_of_held(known: Known, held: Hold) -> Rest:
-    """Return what is stored after a held run that counts as sent."""
+    """What to store after a held run that counts as sent."""
     if held.kind != SCHEDULED:
         send = Send(held.kind, from_timestamp(held.at), held.trigger, 0, held)
         return _rest_of_waiting(known, send)
@@ -329,7 +325,7 @@ def _rest_of_held(known: Known, held: Hold) -> Rest:
 
 
 def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
-    """Return what is stored about a held run that counts as sent, with ``last`` as the last run."""
+    """What to store if a held run counts as sent; ``last`` becomes the last run."""
     rest = _rest_of_held(known, held)._replace(missed=held.missed)
     if rest.counts:
         count = known.history.total_run_count + 1
@@ -338,7 +334,7 @@ def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
 
 
 def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
-    """Return what is stored about a held run whose end was reported: it is recorded as sent."""
+    """What to store about a held run whose end was reported: it's recorded as sent."""
     outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED, states.BACKFILLED: ""}[held.kind]
     rest = _as_sent(known, held, from_timestamp(known.now), outcome)
     if all(end.state == RETRIED for end in proofs):
@@ -347,7 +343,7 @@ def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
 
 
 def _perhaps_sent(known: Known, held: Hold) -> Rest:
-    """Return what is stored about a held run that may have left and must not go again.
+    """What to store about a held run that may have left and must not go again.
 
     A scheduled run counts, so that the entry does not exceed ``max_runs``.
     """
@@ -368,7 +364,7 @@ NOT_AGAIN: Final = (
 
 
 def judge_schedule(known: Known) -> Verdict:
-    """Return the verdict about the schedule's run, and about backfills."""
+    """Judge the run of the schedule, and backfills."""
     state = known.state
     if not known.rule.enabled:
         return Verdict(None, _with_waiting(known, Rest(DISABLED, state)), known)
@@ -385,7 +381,7 @@ def judge_schedule(known: Known) -> Verdict:
 
 
 def _decision(known: Known) -> Decision:
-    """Return which occurrence of the schedule is due, and when the entry is due next."""
+    """Which occurrence of the schedule is due, and when the entry is due next."""
     plan, history, now = known.plan, known.history, datetime.fromtimestamp(known.now, UTC)
     anchor, runs = _anchor(known), history.total_run_count
     if anchor is None or known.rule.asks:
@@ -400,9 +396,9 @@ def _decision(known: Known) -> Decision:
 
 
 def _asked(known: Known, anchor: datetime | None, now: datetime) -> Decision:
-    """Return the decision about an entry that never ran, or whose schedule has its own is_due.
+    """Decide for an entry that never ran, or whose schedule has its own is_due.
 
-    Such an entry can be looked at before it is due, because of a trigger or of the end of a run.
+    A trigger or the end of a run can bring a look at such an entry before it is due.
     """
     plan, due, runs = known.plan, known.due, known.history.total_run_count
     asks = known.rule.asks
@@ -420,21 +416,21 @@ def _anchor(known: Known) -> datetime | None:
 
 
 def anchor_of(history: History, state: State) -> datetime | None:
-    """Return the instant from which the next run is computed, None if the entry never ran."""
+    """The instant from which the next run is computed, None if the entry never ran."""
     if state.at is not None:
         return from_timestamp(state.at)
     return None if history.last_run_at is None else decide.aware(history.last_run_at)
 
 
 def _state_after(known: Known, anchor: float) -> State:
-    """Return the state after an occurrence; the next run is computed from ``anchor``."""
+    """The state after an occurrence; the next run is computed from ``anchor``."""
     state = known.state.copy() if known.state.hold is None else _without_hold(known.state)
     state.at, state.due, state.failing = anchor, None, None
     return state
 
 
 def _without_hold(state: State) -> State:
-    """Return a copy without the hold and its mark: who published that run records nothing more."""
+    """Also without the hold's mark: whoever published that run records nothing more."""
     state = state.copy()
     if state.hold is not None:
         state.hold, state.marks = None, state.marks._replace(hold="")
@@ -442,7 +438,7 @@ def _without_hold(state: State) -> State:
 
 
 def _score_after(known: Known, state: State, *, counted: bool) -> float:
-    """Return the next look after an occurrence was used up; ``counted`` if it was a run."""
+    """The next look after an occurrence is used up; ``counted`` if it was a run."""
     if not known.rule.enabled:
         return DISABLED
     if known.rule.asks:
@@ -455,9 +451,9 @@ def _score_after(known: Known, state: State, *, counted: bool) -> float:
 
 
 def _not_due(known: Known, decision: Decision) -> Rest:
-    """Return what is stored if no run is due, or if the runs are too late.
+    """What to store if no run is due, or if the runs are too late.
 
-    Usually the next run is computed from the last run. If runs were missed, or if the last run is
+    Usually, the next run is computed from the last one. If runs were missed, or if the last run is
     in the future, another instant is stored from which to compute it.
     """
     state, anchor, count = known.state, decision.anchor, decision.missed
@@ -488,7 +484,7 @@ SKIPPED_SO_MANY: Final = "beat: Entry %s skips no more runs, after %d: task %s h
 
 
 def _leaving(known: Known, send: Send, rest: Rest) -> Verdict:
-    """Return the verdict that a run leaves, which may replace earlier ones."""
+    """A run leaves, which may replace earlier ones."""
     if send.missed:
         # The shortest interval means as often as possible.
         shortest = getattr(known.rule.schedule, "run_every", timedelta.max) <= MIN_EVERY
@@ -502,7 +498,7 @@ def _leaving(known: Known, send: Send, rest: Rest) -> Verdict:
 
 
 def is_running(known: Known) -> bool:
-    """Return whether a run must wait because an earlier run of the entry may still be going on."""
+    """Whether a run must wait because an earlier one may still be going on."""
     running = known.state.running
     if running is None or known.rule.policy.overlap == ALLOW:
         return False
@@ -510,14 +506,14 @@ def is_running(known: Known) -> bool:
 
 
 def _running(rule: Rule, task_id: str, now: float) -> states.Running | None:
-    """Return what to store about a run that left, None if runs may overlap."""
+    """What to store about a run that left; None if runs may overlap."""
     if rule.policy.overlap == ALLOW or not task_id:
         return None
     return states.Running(task_id, now + rule.policy.overlap_timeout, now)
 
 
 def _overlapping(known: Known, decision: Decision) -> Rest:
-    """Return what is stored if a run is due while an earlier run is still going on."""
+    """What to store if a run is due while an earlier one is still going on."""
     running, name = known.state.running, known.rule.name
     assert running is not None
     at = decision.anchor or decision.scheduled_at
@@ -539,14 +535,14 @@ def _overlapping(known: Known, decision: Decision) -> Rest:
 
 
 def _keep_due(known: Known, state: State) -> None:
-    """Keep the nominal time of a first run, whose score is moved, in a new state."""
+    """Keep the nominal time of a first run before its score is moved."""
     may_be_due = known.rule.enabled and (known.never_ran or known.rule.asks)
     if state.due is None and may_be_due:
         state.due = known.due.timestamp()
 
 
 def _with_finish(known: Known, rest: Rest) -> Rest:
-    """Return ``rest`` with the end of an entry without further runs."""
+    """End an entry that has no runs left."""
     if rest.state.waiting:
         rest = _with_waiting(known, rest)
     if rest.score != decide.PARKED:
@@ -560,7 +556,7 @@ def _with_finish(known: Known, rest: Rest) -> Rest:
 
 
 def _with_waiting(known: Known, rest: Rest) -> Rest:
-    """Return ``rest`` with a look at the time at which a waiting run may leave."""
+    """Look again when a waiting run may leave."""
     times = [known.now] if rest.state.triggers else []
     if known.rule.enabled:
         times += [one.ready_at for one in rest.state.backfills if one.ready_at is not None]
@@ -577,9 +573,9 @@ def _with_waiting(known: Known, rest: Rest) -> Rest:
 
 
 def _rest_of_waiting(known: Known, send: Send) -> Rest:
-    """Return what is stored after a triggered or backfilled run: the entry is due at once.
+    """What to store after a triggered or backfilled run: the entry is due at once.
 
-    Other triggers or a run of the schedule may be waiting.
+    Other triggers, or a run of the schedule, may be waiting.
     """
     state = _without_hold(known.state)
     state.failing = None
@@ -599,7 +595,7 @@ def _with_id(ids: tuple[str, ...], new: str) -> tuple[str, ...]:
 
 
 def _judge_backfill(known: Known, decision: Decision) -> Verdict:
-    """Return the verdict if no run of the schedule is due: the next run of a backfill may go."""
+    """No run of the schedule is due, so the next run of a backfill may go."""
     rest = _not_due(known, decision)
     from_other = decision.anchor is not None and known.history.last_run_at is not None
     backfill = _ready_backfill(known) if known.state.waiting and not from_other else None
@@ -613,7 +609,7 @@ def _judge_backfill(known: Known, decision: Decision) -> Verdict:
     except (ValueError, OverflowError, OSError) as error:
         known.note(logging.ERROR, REMOVED, known.rule.name, backfill.id[:LONGEST_LINE], error)
         return Verdict(None, Rest(known.now, _replaced(known.state, backfill)), known)
-    if instant is None:  # the schedule was changed, and the backfill has no runs left
+    if instant is None:  # the schedule was changed, and nothing is left to backfill
         done = _replaced(known.state, backfill, backfill.without_rest())
         return Verdict(None, Rest(known.now, done), known)
     send = Send(states.BACKFILLED, instant, backfill.id, 0, None)
@@ -623,14 +619,12 @@ def _judge_backfill(known: Known, decision: Decision) -> Verdict:
 
 
 def _ready_backfill(known: Known) -> Backfill | None:
-    """Return the backfill whose run may leave now, None if there is none."""
     ready = [(one.ready_at, one) for one in known.state.backfills if one.ready_at is not None]
     at, first = min(ready, key=lambda pair: pair[0], default=(math.inf, None))
     return None if at > known.now or is_running(known) else first
 
 
 def _replaced(state: State, old: Backfill, *new: Backfill) -> State:
-    """Return the state with another text of a backfill, or without it."""
     state = state.copy()
     at = state.waiting.index(old)
     state.waiting = (*state.waiting[:at], *new, *state.waiting[at + 1 :])
@@ -643,9 +637,9 @@ def _replaced(state: State, old: Backfill, *new: Backfill) -> State:
 def record(
     verdict: Verdict, state: State, now: float, task_id: str, own_id: bool, left: bool
 ) -> Rest:
-    """Return what to store after the call that sent the run of ``verdict``.
+    """What to store after the call that sent the run of ``verdict``.
 
-    Its state is to be signed with the mark of the change.
+    Its state must still be signed with the mark of the change.
 
     Arguments:
         state: the stored state; its identity stays.
@@ -665,7 +659,7 @@ def record(
         meta = _new_meta(rest.state, last, count) if rest.counts else None
         if known.rule.policy.overlap != ALLOW or rest.state.running is not None:
             rest.state.running = _running(known.rule, task_id, now)
-        if not own_id:  # nobody else can tell that it is an id of the entry
+        if not own_id:  # nobody else can tell that the id belongs to the entry
             rest.state.ids = _with_id(rest.state.ids, task_id)
     rest.state.marks = state.marks
     line = _line(send, now, task_id, own_id, left)
@@ -673,19 +667,19 @@ def record(
 
 
 def _new_meta(state: State, last_run_at: datetime | None, count: int) -> str:
-    """Return the text of a history, and make ``state`` belong to it."""
+    """Return the text of ``meta``, and make ``state`` belong to it."""
     meta = encode_meta(last_run_at, count or None)
     state.meta = states.digest_of_meta(meta)
     return meta
 
 
 def _unused(known: Known, rest: Rest) -> Rest:
-    """Return what is stored if the call of a run sent nothing: it is used up and does not count."""
+    """What to store if the call of a run sent nothing: the run is used up and does not count."""
     if not rest.counts:
         return rest
     assert rest.state.at is not None
     state, meta, score = _state_after(known, rest.state.at), None, rest.score
-    if known.rule.asks:  # it is asked about the last run
+    if known.rule.asks:  # its is_due gets the last run
         meta = _new_meta(state, from_timestamp(known.now), known.history.total_run_count)
     else:
         score = _score_after(known, state, counted=False)
@@ -693,7 +687,7 @@ def _unused(known: Known, rest: Rest) -> Rest:
 
 
 def _line(send: Send, now: float, task_id: str, own_id: bool, left: bool) -> str:
-    """Return the history line of a run; a long backfill would push out those of the schedule."""
+    """A backfill has no lines: a long one would push out those of the schedule."""
     if send.kind == states.BACKFILLED:
         return ""
     at = send.at.timestamp()
@@ -705,11 +699,11 @@ def _line(send: Send, now: float, task_id: str, own_id: bool, left: bool) -> str
 
 
 def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bool) -> Rest:
-    """Return what to store after a published run whose entry was changed in between.
+    """What to store after a published run whose entry was changed in between.
 
-    ``run`` has the entry as it is now; ``verdict`` is the one that was published. The history that
-    an application wrote in between stays. The score is the time of ``run``, so that the next look
-    decides by the new texts.
+    ``run`` has the entry as it is now; ``verdict`` is the one that was published. A history that an
+    application wrote in between stays. The score is the time of ``run``, so that the next look
+    decides by the new definition and policy.
     """
     send, known = verdict.send, verdict.known
     assert send is not None
@@ -728,10 +722,10 @@ def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bo
 
 
 def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> str | None:
-    """Return the ``meta`` to store with a run, None to leave what an application wrote.
+    """The ``meta`` to store with a run, None to leave what an application wrote.
 
-    ``known`` is the entry as it was when the run was decided, ``fresh`` as it is now. Makes ``new``
-    belong to the result.
+    ``known`` is the entry as it was when the run was decided, ``fresh`` as it is now. ``new`` is
+    made to belong to the result.
     """
     stored, before = fresh.history, known.history
     rewritten = not decide.same_instant(stored.last_run_at, before.last_run_at)
@@ -751,10 +745,10 @@ def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> s
 
 
 def hold(verdict: Verdict, state: State, meta: str | None, until: float, task_id: str) -> State:
-    """Return the state that holds the run of ``verdict`` until it is published and recorded.
+    """The state that holds the run of ``verdict`` until it is published and recorded.
 
-    ``state`` is the stored state and ``meta`` the stored text. The change that makes the hold also
-    takes the inbox in (``verdict.take``); the record then takes nothing.
+    ``state`` and ``meta`` are the stored ones. The change that makes the hold also takes the inbox
+    in (``verdict.take``); the record then takes nothing.
     """
     send, rest, known = verdict.send, verdict.rest, verdict.known
     assert send is not None
@@ -770,11 +764,11 @@ def hold(verdict: Verdict, state: State, meta: str | None, until: float, task_id
 def put_back(
     verdict: Verdict, state: State, until: float, failing: states.Failing | None, *, unsure: bool
 ) -> State:
-    """Return the state of an entry whose run could not be sent and is tried again at ``until``.
+    """The state of an entry whose run could not be sent and is tried again at ``until``.
 
-    ``state`` is the stored state. If the run may have left, it stays decided: it goes again at
-    ``until`` with the same id and nominal time, and an end that is reported before proves that it
-    left. Else the next look decides.
+    ``state`` is the stored one. A run that may have left stays decided: it goes again at ``until``
+    with the same id and nominal time, and an end reported before then proves that it left.
+    Otherwise the next look decides.
     """
     send, known = verdict.send, verdict.known
     assert send is not None
