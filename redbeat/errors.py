@@ -13,19 +13,19 @@ from .printing import encodable, shortened
 
 
 class RedBeatError(Exception):
-    """The base class of all errors of RedBeat."""
+    """The base class of RedBeat's errors."""
 
 
-#: The exit code of a process that ends because of an invalid setting, as in ``sysexits.h``.
+#: As in ``sysexits.h``.
 EX_CONFIG = 78
 
 
 class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
     """A setting has an invalid value, so RedBeat cannot read its configuration.
 
-    The error message contains the setting, its value (unless the value may be secret) and valid
-    values. ``celery beat`` prints the message as one line, without a traceback, because this class
-    is also an error class of click, the library of Celery's command line.
+    The message contains the setting, its value (unless that may be secret) and valid values.
+    ``celery beat`` prints it as one line, without a traceback, because this class is also an error
+    of click, the library of Celery's command line.
     """
 
     exit_code = EX_CONFIG
@@ -35,7 +35,7 @@ class RedBeatKeyExpiryError(RedBeatError):
     """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``"raise"``."""
 
 
-#: The maximum length of ``field`` and of ``problem`` in an error message, in characters.
+#: Characters of ``field`` and of ``problem`` in an error message.
 LONGEST_MESSAGE = 500
 
 
@@ -54,16 +54,16 @@ class FieldError(RedBeatError):
 class InvalidEntryError(FieldError, ValueError, TypeError):
     """An entry has an invalid value. ``save()`` raises this error and writes nothing.
 
-    ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
-    ``problem`` describes what is wrong with the value.
+    ``field`` is the path of the value, such as ``kwargs.when`` or ``schedule.every``, and
+    ``problem`` says what is wrong with it.
     """
 
 
 class TooManyStepsError(InvalidEntryError):
     """A next run, or the days of a calendar, take too long to compute.
 
-    The computation counts steps instead of time, so it doesn't matter how fast or busy a host is. A
-    beat quarantines the entry.
+    Steps are counted instead of time, so it doesn't matter how fast or busy a host is. A beat
+    quarantines the entry.
     """
 
     def __init__(self, field: str, what: str, fix: str, limit: int) -> None:
@@ -73,28 +73,28 @@ class TooManyStepsError(InvalidEntryError):
 class DecodeError(FieldError, ValueError):
     """A stored entry has an invalid value, so the entry cannot be loaded.
 
-    ``field`` is the path of the invalid value, such as ``definition.schedule`` or ``meta``.
-    ``problem`` describes what is wrong with the value.
+    ``field`` is the path of the value, such as ``definition.schedule`` or ``meta``, and ``problem``
+    says what is wrong with it.
     """
 
 
 class NoQueueError(RedBeatError):
-    """No queue is bound to the exchange and routing key of a message, so nobody would get it."""
+    """No queue is bound to the exchange and routing key of a message: nobody would get it."""
 
 
 class CannotRunHereError(RedBeatError):
-    """This process cannot run an entry, but another process may be able to run the entry.
+    """This process cannot run an entry, but another one, with other code or settings, may.
 
-    Another process may have different code or settings. If a beat raises this error for an entry,
-    other beats try to run the entry. If no beat can run it, the entry stays due and is late.
+    If a beat raises this error for an entry, other beats try to run it. If none can, the entry
+    stays due and is late.
     """
 
 
 class UnknownTypeError(DecodeError, CannotRunHereError):
     """This process has no class that can load a stored entry.
 
-    Possible causes are an unregistered schedule type, an error in the ``load()`` of the schedule
-    type, and an entry class that does not accept the stored arguments.
+    Perhaps its schedule type is not registered, the ``load()`` of the type raised an error, or the
+    entry class does not accept the stored arguments.
     """
 
 
@@ -103,38 +103,32 @@ class NotAllowedError(InvalidEntryError, CannotRunHereError):
 
 
 def described(error: BaseException) -> str:
-    """Return the class name and the message of ``error``, for logs.
-
-    RedBeat does not log ``repr(error)``, because redis-py 8 omits the message from the ``repr``.
-    """
+    """The class and message of an error: redis-py 8 leaves the message out of the ``repr``."""
     return f"{type(error).__name__}: {error}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a suggestion for an unknown name: the most similar known name, or all known names."""
+    """Suggest the most similar known name, or list them all."""
     names = sorted(known)
     nearest = get_close_matches(str(name)[:100], names, n=1)
     return f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(names)}"
 
 
-#: The maximum length of the text of a stored or reported error, in characters.
+#: Characters of a stored or reported error.
 LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the text of :func:`described` as one line of at most 300 characters.
-
-    Characters that UTF-8 cannot encode are escaped.
-    """
+    """One line of at most 300 characters, in which UTF-8 can encode everything."""
     return shortened(" ".join(encodable(described(error)).split()), LONGEST_REASON)
 
 
 class ConflictError(RedBeatError):
-    """The stored entry was changed or deleted by somebody else; nothing is written.
+    """Somebody else changed or deleted the stored entry; nothing is written.
 
     ``save(if_unchanged=True)`` raises this error if that happened after your program loaded the
-    entry, other changes if it happened during each of 20 attempts. To save your change, load the
-    entry again and repeat the change.
+    entry; other changes raise it if it happened during each of 20 attempts. To save your change,
+    load the entry again and repeat it.
     """
 
     def __init__(self, name: str) -> None:
@@ -145,7 +139,7 @@ class ConflictError(RedBeatError):
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the error that Celery wrapped in a ``SchedulingError``, or ``error`` itself."""
+    """Unwrap the error that Celery put into a ``SchedulingError``."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error

@@ -1,8 +1,8 @@
 """Makes text to print: safe in logs, on terminals and in labels of metrics, and in English.
 
-A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Without
-escaping, a stored name could forge log lines, colour a terminal, or cause an encoding error. All
-loggers of RedBeat come from this module, which escapes the log lines.
+A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Unescaped, it
+could forge log lines, colour a terminal, or cause an encoding error. All of RedBeat's loggers come
+from here, and escape their lines.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, Final
 
 from celery.utils.log import get_logger as celery_logger
 
-#: The Unicode categories of characters that could control a terminal or cannot be encoded.
+#: Unicode categories of characters that could control a terminal or cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Surrogates, which UTF-8 cannot encode, replace the bytes in Redis replies that are not UTF-8.
+#: UTF-8 cannot encode surrogates, which stand for bytes in Redis replies that are not UTF-8.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
-#: Maximum length of one argument of a log line, in characters.
+#: Characters of one argument of a log line.
 LOG_LIMIT: Final = 1000
 
-#: Maximum length of the message of one exception in a logged traceback, in characters.
+#: Characters of one exception's message in a logged traceback.
 TRACEBACK_LIMIT: Final = 2000
 
 
@@ -36,10 +36,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Return ``text`` with control characters and unencodable characters escaped.
-
-    If the escaped text is longer than ``limit`` characters, its end is left out.
-    """
+    """Escape control characters and unencodable ones; cut the result off after ``limit``."""
     if limit is not None:
         text = text[: limit + 1]  # escaping never shortens a text
     if not (text.isascii() and text.isprintable()):
@@ -56,7 +53,7 @@ def _escaped_char(char: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with surrogates escaped, so that UTF-8 can encode it.
+    """Escape surrogates, so that UTF-8 can encode ``text``.
 
     For names in data, such as JSON and signals: valid names stay as they are.
     """
@@ -68,8 +65,8 @@ def encodable(text: str) -> str:
 def get_logger(name: str) -> logging.Logger:
     """Return a logger whose lines are safe to print, whatever their arguments contain.
 
-    It makes each argument printable, shortens it to :data:`LOG_LIMIT` characters, and makes the
-    exception messages in tracebacks printable. Handlers need no configuration.
+    Each argument is made printable and shortened to :data:`LOG_LIMIT` characters, and so are the
+    exception messages in tracebacks. Handlers need no configuration.
     """
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_make_printable)
@@ -93,8 +90,6 @@ def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Writer(logging.Handler):
-    """Passes each log message, without time and level, to the function ``write``."""
-
     write: Callable[[str], None]
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -102,7 +97,7 @@ class _Writer(logging.Handler):
 
 
 class _Printed:
-    """An argument of a log line; its ``str`` and ``repr`` are printable and of limited length."""
+    """An argument of a log line, printable and of limited length."""
 
     __slots__ = ("_value",)
 
@@ -124,7 +119,6 @@ class _Printed:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Make the arguments and the traceback printable; return True, so that the record is logged."""
     args = record.args
     if isinstance(args, Mapping):
         record.args = {name: _safe_argument(value) for name, value in args.items()}
@@ -136,7 +130,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 
 def _safe_argument(value: Any) -> Any:
-    """Return a number or a short printable string unchanged, any other value as ``_Printed``."""
+    """Numbers and short printable strings stay as they are."""
     if value is None or isinstance(value, Number):
         return value
     if type(value) is str and value.isascii() and value.isprintable() and len(value) <= LOG_LIMIT:
@@ -145,26 +139,23 @@ def _safe_argument(value: Any) -> Any:
 
 
 def _safe_traceback(error: BaseException) -> str | None:
-    """Return a printable traceback, or None if the original traceback is printable."""
+    """None if the original traceback is printable."""
     parts = traceback.format_exception(error)
     safe_parts = [_safe_part(part) for part in parts]
     return None if parts == safe_parts else "".join(safe_parts).rstrip("\n")
 
 
-#: The prefixes of the traceback parts that Python generates and whose line feeds are safe.
+#: Parts of a traceback that Python generates begin like this; their line feeds are safe.
 _BY_PYTHON: Final = ("Traceback (", "  ", "\nDuring handling", "\nThe above exception")
 
 
 def _safe_part(part: str) -> str:
-    """Return a printable part of a traceback. The message of an exception becomes one line."""
+    """The message of an exception becomes one line."""
     if part.startswith(_BY_PYTHON):
         return "\n".join(printable(line, TRACEBACK_LIMIT) for line in part.split("\n"))
     return f"{printable(part.rstrip(), TRACEBACK_LIMIT)}\n"
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a number with a noun, such as ``1 hour`` or ``2 hours``.
-
-    ``nouns`` is the plural of the noun if the plural is irregular.
-    """
+    """Such as ``1 hour`` or ``2 hours``; ``nouns`` is an irregular plural."""
     return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"

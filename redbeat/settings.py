@@ -1,4 +1,4 @@
-"""The table of RedBeat's settings, and functions that look up settings in a Celery app."""
+"""RedBeat's settings, and how to look them up in a Celery app."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from celery.utils.text import match_case
 
 from redbeat.errors import ConfigurationError
 
-#: Redis publishes and records a run in one step.
-#: Exactly-once delivery needs the broker and the schedule on the same Redis server.
+#: Redis publishes and records a run in one step. The broker and the schedule must be on the same
+#: Redis server.
 EXACTLY_ONCE: Final = "exactly_once"
 
-#: A beat publishes a run and then records the run.
-#: If the beat crashes before it records a published run, the run is sent again.
+#: A run is published and then recorded. If the beat crashes in between, it's sent again.
 AT_LEAST_ONCE: Final = "at_least_once"
 
-#: A beat records a run and then publishes the run.
-#: If the beat crashes before it publishes a recorded run, the run is lost.
+#: A run is recorded and then published. If the beat crashes in between, it's lost.
 AT_MOST_ONCE: Final = "at_most_once"
 
 
 class Kind(NamedTuple):
     """The valid values of a setting.
 
-    ``requirement`` is the text after "it must be" in an error message. ``accepts`` returns whether
-    a value is valid.
+    ``requirement`` follows "it must be" in an error message. ``accepts`` says whether a value is
+    valid.
     """
 
     requirement: str
     accepts: Callable[[Any], bool]
 
     def check(self, name: str, value: Any) -> Any:
-        """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid.
+        """Return ``value``; raise :exc:`ConfigurationError` if it is invalid.
 
         None is valid: it means that the setting is not set.
         """
@@ -48,7 +46,7 @@ class Kind(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """Return whether ``value`` is a finite number; True and False do not count as numbers."""
+    """Whether ``value`` is a finite number; True and False are none."""
     return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
@@ -77,33 +75,30 @@ STRING: Final = Kind("a non-empty string", _is_text)
 
 BOOLEAN: Final = Kind("True or False", lambda value: isinstance(value, bool))
 
-#: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
+#: Seconds: Redis cannot set a timeout shorter than a millisecond.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
-#: The kind of ``redbeat_lock_timeout``, whose value 0 means the default timeout.
+#: 0 means the default timeout.
 LOCK_TIMEOUT: Final = Kind(
     "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
     lambda value: is_number(value) and (value == 0 or value >= MIN_LOCK_TIMEOUT),
 )
 
-#: Names of time zones that :mod:`zoneinfo` accepts, but that mean another zone on another host.
+#: :mod:`zoneinfo` accepts these names, but they mean another time zone on another host.
 HOST_ZONE: Final = re.compile(r"localtime|posixrules|factory|(posix|right)/.*", re.IGNORECASE)
 OF_HOST: Final = "is another time zone on another host; use a name such as 'Europe/Paris'"
 
-#: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
-#: What the names of all settings begin with.
 PREFIX: Final = "redbeat_"
 
-#: The default of ``redbeat_log_dispatch``.
 LOG_EACH: Final = "each"
 
 
 class Setting(NamedTuple):
     """A setting. ``kind`` is None if :class:`.RedBeatConfig` reads and checks it separately.
 
-    ``value`` is the default, None for a setting without one or with one that depends on others.
+    ``value`` is the default, None without one or if it depends on other settings.
     """
 
     kind: Kind | None = None
@@ -114,10 +109,10 @@ _setting: Any = Setting
 
 
 class Settings:
-    """All settings of RedBeat: the attribute ``shards`` is the setting ``redbeat_shards``.
+    """All settings: the attribute ``shards`` is the setting ``redbeat_shards``.
 
-    Here, each attribute is the description of the setting. In a :class:`.RedBeatConfig`, it is the
-    checked value, None if a setting without a default is not set. The manual says what they mean.
+    Here, each attribute describes the setting. In a :class:`.RedBeatConfig`, it is the checked
+    value, None if a setting without a default is not set. The manual says what they mean.
     """
 
     redis_url: str = _setting()
@@ -148,7 +143,7 @@ class Settings:
     key_expiry_check: str = _setting(one_of("ignore", "warn", "error", "raise"), "error")
 
 
-#: All settings of RedBeat by their names in lower case.
+#: By their names in lower case.
 SETTINGS: Final[Mapping[str, Setting]] = {
     f"{PREFIX}{name.removeprefix(PREFIX)}": setting
     for name, setting in vars(Settings).items()
@@ -157,18 +152,18 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 EXPECTED: Final = f"the valid settings are {', '.join(SETTINGS)}"
 
-#: :func:`find_setting` returns this object for an unset setting, because None is a valid value.
+#: Stands for an unset setting, because None is a valid value.
 MISSING: Final = object()
 
-# Names that begin so are meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have
-# the same names with another prefix.
+# Meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have the same names with
+# another prefix.
 _PREFIXES: Final = (PREFIX, "redisbeater_")
 
 
 def find_setting(app: Celery, name: str) -> Any:
-    """Return the setting ``name`` of ``app``, or :data:`MISSING` if the setting has no value.
+    """Return the setting ``name``, or :data:`MISSING`.
 
-    The name may be in lower or upper case, with or without the namespace of the app, whose
+    The name may be in lower or upper case, with or without the app's namespace. The app's
     configuration is loaded if necessary.
     """
     conf = app.conf.finalize()
@@ -181,13 +176,13 @@ def find_setting(app: Celery, name: str) -> Any:
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    A name in mixed case is unknown too, because it is not read. The yielded strings contain no
-    values of settings, because values may be secret.
+    A name in mixed case is unknown too, because it is not read. Values are left out, because they
+    may be secret.
     """
     conf = app.conf.finalize()
     namespace = conf.prefix or ""
     read = {name for setting in SETTINGS for name in (setting, setting.upper())}
-    # As Celery reads a setting in a namespace.
+    # Celery reads a setting in a namespace like this.
     read |= {match_case(namespace + name, namespace) for name in SETTINGS}
     given = {name for source in conf.maps[:-1] for name in source if isinstance(name, str)}
     by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}

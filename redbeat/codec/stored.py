@@ -1,10 +1,8 @@
-"""Parses the data that RedBeat reads from Redis.
+"""Parses the data that RedBeat reads from Redis; no other module decodes its bytes and JSON.
 
-Only this module decodes bytes and JSON from Redis.
-
-Any program may write any bytes into a Redis key. If a definition, a meta or a policy is invalid,
-:exc:`DecodeError` is raised, and the beat quarantines the entry. An invalid record of RedBeat's own
-counts as empty, because a beat can work without it.
+Any program may write any bytes into a Redis key. An invalid definition, meta or policy raises
+:exc:`DecodeError`, and the beat quarantines the entry. An invalid record of RedBeat's own counts as
+empty, because a beat can work without it.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from redbeat.calendar.zones import UTC, from_timestamp, time_from, to_timestamp
 from redbeat.errors import DecodeError
 from redbeat.printing import SURROGATES, encodable, shortened
 
-#: Maximum number of levels of nested lists and dicts in a JSON text.
+#: Levels of nested lists and dicts.
 MAX_DEPTH: Final = 200
 
-#: Maximum number of characters in a JSON text.
+#: Characters of JSON.
 MAX_TEXT: Final = 1024 * 1024
 
-#: Maximum number of characters in a number; RedBeat and Redis write at most 24.
+#: Characters of a number; RedBeat and Redis write at most 24.
 MAX_DIGITS: Final = 64
 
-#: The largest integer in stored data, and of Redis.
+#: Redis's largest integer.
 MAX_WHOLE: Final = 2**63 - 1
 
-#: The first and the last accepted instant, in UNIX seconds: the years 1 to 9999 without the first
-#: two and the last two days, which a datetime cannot represent in some time zones.
+#: The accepted instants, in UNIX seconds: the years 1 to 9999, but without the first two and the
+#: last two days, which a datetime cannot represent in some time zones.
 EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
@@ -42,16 +40,13 @@ TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten the dat
 
 
 def plain_name(name: object) -> str:
-    """Return a name as a plain ``str``.
-
-    ``str()`` of a member of an ``Enum`` of strings may return the member's name, not its value.
-    """
-    # isinstance() is also true of a proxy, such as a lazy text of Django.
+    """``str()`` of an ``Enum`` member that is a string may return its name instead of its value."""
+    # isinstance() is also true of a proxy, such as Django's lazy text.
     return str.__str__(name) if issubclass(type(name), str) else str(name)
 
 
 def text_of(value: Any) -> str:
-    """Return a reply of Redis as a ``str``; the reply None becomes "".
+    """Return a Redis reply as a ``str``; None becomes "".
 
     Bytes that are not UTF-8 become surrogates, which :func:`bytes_of` converts back.
     """
@@ -59,21 +54,20 @@ def text_of(value: Any) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes to send to Redis for a text; :func:`text_of` does the inverse."""
+    """The inverse of :func:`text_of`."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def valid_text(value: Any) -> str:
-    r"""Return a reply of Redis, or a text, as valid Unicode.
+    r"""Return a Redis reply, or a string, as valid Unicode.
 
-    A byte that is not UTF-8 becomes an escape such as ``\xff``. A lone surrogate becomes an escape
-    such as ``\ud800``.
+    Bytes that are not UTF-8 and lone surrogates become escapes such as ``\xff`` and ``\ud800``.
     """
     return encodable(text_of(value))
 
 
 def is_valid_text(text: str) -> bool:
-    """Return whether a text has no surrogates, as :func:`text_of` makes of what is not UTF-8."""
+    """Whether there are no surrogates, which stand for bytes that are not UTF-8."""
     return text.isascii() or SURROGATES.search(text) is None
 
 
@@ -81,10 +75,10 @@ def is_valid_text(text: str) -> bool:
 
 
 def json_chunks(encoder: json.JSONEncoder) -> Callable[[Any, bool], Iterable[str]]:
-    """Return ``encoder.iterencode`` without indentation, in two thirds of its time.
+    """``encoder.iterencode`` without indentation, in two thirds of its time.
 
     Join what it returns for (value, False). The standard library prepares an encoder in C for each
-    value; this keeps one. A value that contains itself raises ``RecursionError``.
+    value; this one is kept. A value that contains itself raises ``RecursionError``.
     """
     make: Any = getattr(json_encoder, "c_make_encoder", None)
     if make is None:  # not CPython
@@ -99,10 +93,10 @@ def json_chunks(encoder: json.JSONEncoder) -> Callable[[Any, bool], Iterable[str
 
 
 def json_in(text: str | bytes, field: str, loads: Callable[[str], Any] = json.loads) -> Any:
-    """Return the value of the JSON ``text``; ``loads`` may create objects from tagged dicts.
+    """Parse JSON; ``loads`` may create objects from tagged dicts.
 
-    Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
-    characters, or is nested more than ``MAX_DEPTH`` levels deep. The error names ``field``.
+    Raises ``DecodeError`` that names ``field``, if ``text`` is not JSON or not UTF-8, has more than
+    ``MAX_TEXT`` characters, or is nested more than ``MAX_DEPTH`` levels deep.
     """
     text = text_of(text)
     if len(text) > MAX_TEXT:
@@ -122,7 +116,7 @@ def json_in(text: str | bytes, field: str, loads: Callable[[str], Any] = json.lo
 
 
 def object_in(text: str, field: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``, ``{}`` if it is empty; raises :exc:`DecodeError`."""
+    """``{}`` if ``text`` is empty; raises :exc:`DecodeError`."""
     value = json_in(text, field) if text else {}
     if not isinstance(value, dict):
         raise DecodeError(field, f"must be an object, not {value!r:.60}")
@@ -130,7 +124,7 @@ def object_in(text: str, field: str) -> dict[str, Any]:
 
 
 def record_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a record of RedBeat, ``{}`` if it is invalid."""
+    """``{}`` if ``text`` is invalid."""
     try:
         return object_in(text, "record")
     except DecodeError:
@@ -138,9 +132,9 @@ def record_in(text: str) -> dict[str, Any]:
 
 
 def string_in(value: object, longest: int) -> str:
-    """Return a decoded JSON value as valid Unicode, shortened to ``longest`` characters.
+    """Make valid Unicode of a decoded JSON value, shortened to ``longest`` characters.
 
-    None becomes "", and what is not a string its ``repr()``.
+    None becomes "", anything else that is not a string its ``repr()``.
     """
     if value is None:
         return ""
@@ -148,7 +142,7 @@ def string_in(value: object, longest: int) -> str:
 
 
 def exceeded_limit(text: str) -> str:
-    """Return a message if a JSON text is too long or nested too deep, otherwise ""."""
+    """Say which limit a JSON text exceeds, "" for none."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -163,7 +157,7 @@ def _too_long(text: str) -> str:
 
 
 def _brackets(text: str) -> int:
-    """Return the number of opening brackets, which is at least the nesting depth of the JSON."""
+    """The number of opening brackets is at least the nesting depth."""
     return text.count("[") + text.count("{")
 
 
@@ -179,7 +173,7 @@ def _deeper_than(value: Any, limit: int) -> bool:
 
 
 def number_in(value: Any) -> float | None:
-    """Return ``value`` as a float, or None if it is neither a finite number nor the text of one."""
+    """None for anything but a finite number or the text of one."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
         return None
     if isinstance(value, (str, bytes)) and len(value) > MAX_DIGITS:
@@ -192,7 +186,7 @@ def number_in(value: Any) -> float | None:
 
 
 def whole_in(text: str) -> int | None:
-    """Return the integer in a text of digits, None for another text or above ``MAX_WHOLE``."""
+    """None for anything but digits, and above ``MAX_WHOLE``."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         return None
     number = int(text)
@@ -200,7 +194,7 @@ def whole_in(text: str) -> int | None:
 
 
 def score_in(reply: Any) -> float:
-    """Return the score in a reply of Redis, which accepts only numbers; it may be infinite.
+    """Redis accepts only numbers as scores, but also infinity.
 
     For a score that must be an instant, use :func:`seconds_in` or :func:`instant_in`.
     """
@@ -208,22 +202,19 @@ def score_in(reply: Any) -> float:
 
 
 def seconds_in(value: Any) -> float | None:
-    """Return ``value`` as UNIX seconds, None outside of ``EARLIEST`` to ``LATEST``."""
+    """UNIX seconds, None outside of ``EARLIEST`` to ``LATEST``."""
     seconds = number_in(value)
     return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
 
 
 def instant_in(value: Any) -> datetime | None:
-    """Return the datetime in UTC for UNIX seconds, or None if ``value`` is not a valid instant."""
+    """A datetime in UTC from UNIX seconds, None for anything else."""
     seconds = seconds_in(value)
     return None if seconds is None else from_timestamp(seconds)
 
 
 def moment_in(value: Any) -> datetime | None:
-    """Return the datetime in UTC for an ISO 8601 string, None if ``value`` is not a valid time.
-
-    A time without a UTC offset is in UTC.
-    """
+    """A datetime in UTC from ISO 8601, None for anything else; without an offset, it is UTC."""
     if not isinstance(value, str) or len(value) > MAX_DIGITS:
         return None
     try:
@@ -235,17 +226,17 @@ def moment_in(value: Any) -> datetime | None:
 
 
 def lines_in(text: str | None) -> list[str]:
-    """Return the elements of a JSON array with one element a line, each as JSON."""
+    """Split a JSON array that has one element a line into elements, each as JSON."""
     if text is None or not text.startswith("[") or not text.endswith("]"):
         return []
     lines = text[1:-1]
     if lines.endswith(",\n"):
-        lines = lines.rstrip(",\n")  # without empty lines at the end, as the scripts read them
+        lines = lines.rstrip(",\n")  # the scripts don't count empty lines at the end, either
     return lines.split(",\n") if lines else []
 
 
 def texts_in(text: str | None) -> list[str]:
-    """Return the strings of a JSON array with one string a line; the others are left out."""
+    """The strings of a JSON array with one string a line; anything else is left out."""
     texts = []
     for line in lines_in(text):
         with suppress(ValueError, RecursionError):
@@ -256,5 +247,5 @@ def texts_in(text: str | None) -> list[str]:
 
 
 def array_of(texts: Iterable[str]) -> str:
-    """Return strings as the JSON array with one string a line that :func:`texts_in` reads."""
+    """Write strings as the JSON array that :func:`texts_in` reads."""
     return "[" + ",\n".join(map(json.dumps, texts)) + "]"

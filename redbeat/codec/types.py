@@ -1,6 +1,6 @@
 """Converts objects such as schedules to tagged dicts (JSON objects with a ``__type__``) and back.
 
-The table :data:`TYPES` maps each class that can be stored to its :class:`StoredType`.
+:data:`TYPES` maps each class that can be stored to its :class:`StoredType`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ TAG: Final = "__type__"
 MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years
 ZERO: Final = timedelta(0)
 
-#: Maximum number of characters or items in one field of a schedule. For example, a crontab field
-#: that lists all minutes has 169 characters, and a rule set may have 1000 dates.
+#: Characters or items in one field of a schedule. A crontab field that lists all minutes has 169
+#: characters; a rule set may have 1000 dates.
 LONGEST_PART: Final = 1000
 
-#: The fields without the limit ``LONGEST_PART``: iCalendar text, and the pairs of a user's dict.
+#: Fields without this limit: iCalendar text, and the pairs of a user's dict.
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
 
 
 def path_text(path: Iterable[str | int]) -> str:
-    """Return a path of keys and indexes as a string such as ``kwargs.when[0]``."""
+    """Such as ``kwargs.when[0]``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".")
 
@@ -60,12 +60,12 @@ class UnstorableError(TypeError):
         return f"{self.field()}: {self.problem}" if self.path else self.problem
 
     def field(self, root: str = "") -> str:
-        """Return the path as a string such as ``kwargs.when``; the string begins with ``root``."""
+        """Return a path such as ``kwargs.when`` that begins with ``root``."""
         return path_text((root, *self.path) if root else self.path)
 
 
 class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
-    """A stored schedule needs a package that is not installed; the message names the package."""
+    """A stored schedule needs a package that is not installed; the message names it."""
 
 
 class StoredType(NamedTuple):
@@ -76,12 +76,10 @@ class StoredType(NamedTuple):
         encode: makes the fields of a tagged dict, without ``__type__``, from an object; raises
             :exc:`UnstorableError`.
         decode: makes an object from a tagged dict; raises :exc:`DecodeError`, whose ``field`` is
-            the key of the invalid field, or "" if it's not about a single one. A ``ValueError``,
-            ``TypeError`` or ``OverflowError`` of a constructor, with a text such as ``count: ...``,
-            is converted.
-        required: the keys that a tagged dict must have.
-        optional: the other keys that a tagged dict can have, or None if keys and lengths are not
-            checked.
+            the invalid key, or "" if it's not about a single one. A constructor's ``ValueError``,
+            ``TypeError`` or ``OverflowError``, with a text such as ``count: ...``, is converted.
+        required: keys that a tagged dict must have.
+        optional: other keys that it can have; None turns the checks of keys and lengths off.
     """
 
     tag: str
@@ -91,7 +89,7 @@ class StoredType(NamedTuple):
     optional: tuple[str, ...] | None = ()
 
     def write(self, value: Any) -> dict[str, Any]:
-        """Return ``value`` as a tagged dict; raise :exc:`UnstorableError` on failure."""
+        """Raises :exc:`UnstorableError`."""
         written = {TAG: self.tag, **self.encode(value)}
         for key, field in written.items() if self.optional is not None else ():
             problem = _oversized(key, field)
@@ -100,7 +98,7 @@ class StoredType(NamedTuple):
         return written
 
     def read(self, tagged: Tagged) -> Any:
-        """Return the object of a tagged dict; raise :exc:`DecodeError` on failure."""
+        """Raises :exc:`DecodeError`."""
         if self.optional is not None:
             _check_keys(tagged, self.required, self.optional)
         try:
@@ -115,7 +113,6 @@ class StoredType(NamedTuple):
 
 
 def _oversized(key: str, value: Any) -> str:
-    """Return what is wrong with a field that is too long, "" if it isn't."""
     if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
         return ""
     unit = "characters" if isinstance(value, str) else "items"
@@ -123,7 +120,6 @@ def _oversized(key: str, value: Any) -> str:
 
 
 def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """Raise :exc:`DecodeError` if a key is unknown or missing, or if a value is too long."""
     valid = (*required, *optional)
     for key, value in tagged.items():
         if key != TAG and key not in valid:
@@ -179,7 +175,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
         return key, moment.fold
     offset = moment.utcoffset() or ZERO
     if key is not None and not isinstance(zone, tzfile):
-        # A datetime with a pytz zone has no fold, because its tzinfo has a fixed UTC offset.
+        # A datetime with a pytz zone has no fold: its tzinfo has a fixed UTC offset.
         wall_zone = zones.wall_zone(zone)
         for fold in (0, 1):
             if moment.replace(tzinfo=wall_zone, fold=fold).utcoffset() == offset:
@@ -193,7 +189,7 @@ def _decode_datetime(tagged: Tagged) -> datetime:
 
 
 def _read_zone(key: str, value: object) -> tzinfo:
-    """Return the time zone for an IANA name or a UTC offset in seconds; None means UTC."""
+    """``value`` is an IANA name or a UTC offset in seconds; None means UTC."""
     try:
         if value is None or isinstance(value, str):
             return zones.zone_named(value or "UTC", stored=True)
@@ -205,7 +201,7 @@ def _read_zone(key: str, value: object) -> tzinfo:
 
 
 def _read_moment(key: str, value: object) -> datetime:
-    """Return a datetime or ISO 8601 text as an aware datetime; without a time zone it is UTC."""
+    """``value`` is a datetime or ISO 8601; without a time zone it is UTC."""
     try:
         moment = time_from(value)
     except ValueError as error:
@@ -244,7 +240,6 @@ def _decode_interval(tagged: Tagged) -> schedule:
     return schedule(every, bool(relative))
 
 
-#: The fields of a stored crontab.
 CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
@@ -256,8 +251,7 @@ def _encode_cron_field(cron: crontab, name: str) -> Any:
     written = getattr(cron, f"_orig_{name}")
     if isinstance(written, (str, list)) or type(written) is int:
         return written
-    # A set or an iterator cannot be stored as JSON. A crontab made of the parsed values equals the
-    # original crontab.
+    # JSON cannot store a set or an iterator. A crontab of the parsed values equals the original.
     values = sorted(map(int, getattr(cron, name)))
     if not values:
         raise UnstorableError("is empty, so the crontab would never run", name)
@@ -279,7 +273,7 @@ def _decode_crontab(tagged: Tagged) -> crontab:
 
 @lru_cache(maxsize=1000)
 def _parsed(*fields: tuple[str, Any]) -> crontab:
-    """Return the crontab with some fields. To parse them takes longer than to read an entry."""
+    """Parsing a crontab takes longer than reading an entry."""
     return crontab(**dict(fields))
 
 
@@ -287,7 +281,7 @@ def _decode_cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The text of a field may be in brackets, as in an example in the manual of RedBeat 2.
+        # A field may be in brackets, as in an example in the manual of RedBeat 2.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -328,7 +322,7 @@ def _decode_clocked(tagged: Tagged) -> clocked:
 
 # -- rules -----------------------------------------------------------------------------------------
 
-#: The fields that a stored rrule has between freq and the datetimes, in the order of RedBeat 2.
+#: Stored between freq and the datetimes, in RedBeat 2's order.
 RULE_PARTS: Final = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 RULE_ZONES: Final = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
@@ -347,13 +341,13 @@ def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
         raise UnstorableError(
             f"the time zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name
         )
-    # The smallest unit of a rule is a second, so microseconds have no effect.
+    # A rule's smallest unit is a second.
     seconds = zones.to_timestamp(moment.replace(microsecond=0))
     return {name: seconds, f"{name}_tz": zones.get_utcoffset_minutes(moment)}
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
-    """Return a rule, which starts in 1970 without a ``dtstart`` and then has no ``count``."""
+    """Without a ``dtstart``, a rule starts in 1970 and cannot have a ``count``."""
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     start, until = (_decode_rule_moment(tagged, key) for key in ("dtstart", "until"))
     if start is None:
@@ -396,7 +390,7 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
 
 
 def _decode_weekday(tagged: Tagged) -> weekday:
-    """Return the weekday of a tagged dict, or with ``n`` the ``n``-th one of a month or year."""
+    """With ``n``, it's the ``n``-th such weekday of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
         raise DecodeError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
@@ -412,7 +406,7 @@ def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
 
 def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
     try:
-        # RedBeat 2 cannot read rule sets, so their rules may have keys that it does not know.
+        # RedBeat 2 cannot read rule sets anyway, so their rules may have keys it doesn't know.
         return {**RRULE.write(rule), **zone_extension(rule)}
     except UnstorableError as error:
         error.path[:0] = ["rrules", index]
@@ -442,7 +436,7 @@ def _decode_ical(tagged: Tagged) -> rruleset:
 
 
 def _rule(index: int, value: object) -> Any:
-    """Return the rule of a set. A dict needs no tag there."""
+    """In a rule set, a dict needs no tag."""
     if isinstance(value, dict):
         try:
             return RRULE.read({TAG: RRULE.tag, **value})
@@ -465,7 +459,7 @@ WEEKDAY: Final = StoredType("weekday", _encode_weekday, _decode_weekday, ("wkday
 
 @dataclass(frozen=True, slots=True)
 class LazyArgument:
-    """A lazy argument from Redis, which has only the name of its function."""
+    """A lazy argument from Redis, where only the name of its function is stored."""
 
     function: str
 
@@ -505,7 +499,7 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: Stores a user's dict that looks like a tagged dict as a list of pairs.
+#: Stores a user's dict that looks like a tagged dict, as a list of pairs.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {
@@ -526,15 +520,15 @@ TYPES: Final[dict[type, StoredType]] = {
 
 BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
-#: The built-in values of ``__type__`` for schedules.
+#: Values of ``__type__``.
 SCHEDULES: Final = tuple(kind.tag for cls, kind in TYPES.items() if issubclass(cls, BaseSchedule))
 
-#: The schedule classes that users registered.
+#: Schedule classes that users registered.
 CUSTOM: Final[dict[type, StoredType]] = {}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the type of exactly this class, None if it has none."""
+    """Only for exactly this class, not for a subclass."""
     return CUSTOM.get(cls) or TYPES.get(cls)
 
 
@@ -546,7 +540,7 @@ def type_of_tag(tag: object) -> StoredType | None:
 
 
 def tags() -> tuple[str, ...]:
-    """Return all valid values of ``__type__`` for a schedule."""
+    """All valid values of ``__type__`` for a schedule."""
     return (*SCHEDULES, *(kind.tag for kind in CUSTOM.values()))
 
 
@@ -564,7 +558,7 @@ def register_schedule_type(
     """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
 
     ``dump(schedule)`` returns a dict of the fields to store, with values like those of task
-    arguments. ``load(fields)`` returns the schedule for the stored fields. Call this in each beat,
+    arguments. ``load(fields)`` makes the schedule from the stored fields. Call this in each beat,
     and in each process that saves or loads entries.
 
     Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
