@@ -1,4 +1,4 @@
-"""The configuration of a schedule, read once from a Celery app and validated, and its client."""
+"""The configuration of a schedule, read once from a Celery app, and its Redis client."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ ALLOWLIST = "redbeat_task_allowlist"
 
 
 class TaskAllowlist:
-    """The tasks that entries are allowed to run, as case-sensitive patterns of :mod:`fnmatch`.
-
-    A task is allowed if its name matches at least one pattern.
-    """
+    """Tasks that entries may run, as case-sensitive patterns of :mod:`fnmatch`."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
@@ -49,7 +46,7 @@ class TaskAllowlist:
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
-        """Return (field, problem) of the first forbidden task, or None if all tasks are allowed.
+        """Return (field, problem) of the first forbidden task.
 
         The tasks in ``options`` count too: the callbacks (``link``, ``chain``, ``chord``), and the
         header ``task``, which replaces the task name in the message.
@@ -65,7 +62,7 @@ class TaskAllowlist:
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """Yield the name of each task in ``value``: the values of ``task``, see :func:`values_in`."""
+    """The values of all keys ``task``, see :func:`values_in`."""
     return (task for _, task in values_in(value, ("task",)))
 
 
@@ -88,24 +85,23 @@ def values_in(value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 DEFAULT_MAX_INTERVAL = 300
-#: The default lock timeout, as a multiple of ``beat_max_loop_interval``.
+#: The default lock timeout is this multiple of ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
 
-#: The shortest lock timeout, in seconds, that lets a busy leader renew the lock in time.
+#: The shortest lock timeout, in seconds, in which a busy leader still renews the lock.
 SAFE_LOCK_TIMEOUT: Final = 1.0
 
-#: The settings of Celery that a stand-in may have.
+#: Celery's settings that a stand-in may have.
 STAND_IN: Final = ("beat_max_loop_interval", "beat_schedule", "beat_sync_every", "broker_url")
 
-#: The types of settings.
+#: Settings are of these types.
 PLAIN: Final = (str, int, float, dict, list, tuple, set, frozenset, type(None))
 
-# Redis Cluster uses the text in the first pair of braces as the hash tag, if the text is not empty.
+# Redis Cluster's hash tag is the text in the first pair of braces, if it is not empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
-#: The keys that RedBeat stores outside the prefix.
-#: Other programs assume that every key under the prefix is an entry.
+#: Stored outside the prefix: other programs assume that every key under it is an entry.
 KEYS_ASIDE: Final = (
     *("beats", "calendars", "calendar-users", "calendars-version"),
     *("expected", "failed", "failing", "hands", "inbox", "quarantine", "stats"),
@@ -113,7 +109,7 @@ KEYS_ASIDE: Final = (
 
 
 def key_aside(prefix: str, what: str) -> str:
-    """Return a key that is in the cluster slot of ``prefix`` but does not begin with ``prefix``."""
+    """A key in the cluster slot of ``prefix`` that does not begin with ``prefix``."""
     return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
 
 
@@ -121,15 +117,15 @@ class RedBeatConfig(settings.Settings):
     """The validated settings of ``app``.
 
     The constructor reads the settings, and raises :exc:`~redbeat.ConfigurationError` for an invalid
-    value. Changes of ``app.conf`` after the constructor call have no effect. No round trips.
-    ``redis_url`` is validated only when a client is built from the URL, because a program may set
-    its own client (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the
-    client is a Redis Cluster client; see :meth:`adopt`.
+    value. Changing ``app.conf`` afterwards has no effect. No round trips. ``redis_url`` is
+    validated only when a client is built from it, because a program may set its own client
+    (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the client is a Redis
+    Cluster client; see :meth:`adopt`.
     """
 
-    #: The tasks that entries are allowed to run, None for all tasks.
+    #: The tasks that entries may run, None for all.
     task_allowlist: TaskAllowlist | None
-    #: The keys that no queue may have as its name, None if they were not needed yet.
+    #: The keys that no queue may have as its name, None until they are needed.
     own_keys: Any = None
 
     _reported = False
@@ -137,9 +133,9 @@ class RedBeatConfig(settings.Settings):
     def __init__(self, app: App | None = None) -> None:
         app = real_app(app)
         self.app = _stand_in(app, None) if is_mock(app) or is_mock(app.conf) else app
-        #: The settings from which RedBeat builds a Redis client.
+        #: What RedBeat builds a Redis client from.
         self.endpoint = read_endpoint(self.app)
-        #: One or several URLs of Redis, perhaps with passwords, so log only ``safe_url()`` of it.
+        #: One or several URLs of Redis, perhaps with passwords: log only ``safe_url()`` of it.
         self.redis_url = self.endpoint.url.value
         self.redis_use_ssl = self.endpoint.use_ssl.value
         self.redbeat_redis_options = self.endpoint.options.value
@@ -159,7 +155,7 @@ class RedBeatConfig(settings.Settings):
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """The current value of ``beat_schedule``, which contains the static entries."""
+        """The current ``beat_schedule``, which contains the static entries."""
         schedule: dict[str, Any] = self.app.conf.beat_schedule
         return schedule
 
@@ -168,11 +164,10 @@ class RedBeatConfig(settings.Settings):
         self.app.conf.beat_schedule = value
 
     def adopt(self, client: Redis | RedisCluster) -> None:
-        """Adapt the Redis keys to ``client``, because a program may set its own client at any time.
+        """Recompute the key names: a program may swap in its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
-        Raises :exc:`~redbeat.ConfigurationError` if the client needs a key prefix with a hash tag,
-        but the prefix has none.
+        Raises :exc:`~redbeat.ConfigurationError` if it is one, but the prefix has no hash tag.
         """
         if client is self._client:
             return
@@ -204,14 +199,14 @@ class RedBeatConfig(settings.Settings):
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
-        """Log a warning for each of the :meth:`dubious_settings`, on the first call only."""
+        """Log the :meth:`dubious_settings`, on the first call only."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
                 logger.warning("%s: %s", problem, remedy)
 
     def either_or(self, name: str, default: Any = None) -> Any:
-        """Return the setting ``name``, or ``default`` if the setting is missing or None."""
+        """Return the setting ``name``, or ``default`` if it is missing or None."""
         value = settings.find_setting(self.app, name)
         return default if value in (None, settings.MISSING) else value
 
@@ -222,9 +217,9 @@ class RedBeatConfig(settings.Settings):
     def resolve_lock_timeout(
         self, argument: float | None = None, max_interval: float | None = None
     ) -> float:
-        """Return the number of seconds after which the lock expires if no beat renews the lock.
+        """Return the number of seconds after which the lock expires if no beat renews it.
 
-        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
+        That is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
         ``max_interval`` (300 if missing), but at least 1. None and 0 count as missing. Raises
         :exc:`~redbeat.ConfigurationError` if ``argument`` is invalid.
         """
@@ -248,19 +243,19 @@ class RedBeatConfig(settings.Settings):
                 "that are stored without a hash tag, call "
                 "redbeat.management.prefixes.copy_untagged(app)"
             )
-        #: Whether Redis is a cluster: all keys of a schedule or of a shard must be in one slot.
+        #: Whether Redis is a cluster, where all keys of a schedule or shard must be in one slot.
         self.cluster = cluster
-        #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
+        #: The prefix of all keys of the schedule. RedBeat adds no separator after it.
         self.key_prefix = prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
-        #: The keys that entries cannot have, because RedBeat uses them; without the lock key.
+        #: Entries cannot have these keys, because RedBeat uses them; without the lock key.
         self.reserved_keys = (
             *(self.schedule_key, self.statics_key, f"{prefix}:wakeup"),
             *(f"{prefix}:{what}" for what in KEYS_ASIDE),
             *(key_aside(prefix, what) for what in KEYS_ASIDE),
         )
-        #: The prefixes of schedules whose reserved keys an ACL denies, once that was logged.
+        #: Prefixes of schedules for which the log says that an ACL denies their reserved keys.
         self.warned_prefixes = set[str]()
         self.lock_key = self._read_lock_key()
 
@@ -292,11 +287,11 @@ class RedBeatConfig(settings.Settings):
 
 
 def real_app(app: App | None = None) -> Celery:
-    """Return ``app`` (default: the current app); for a proxy, return the app behind the proxy.
+    """Return the app behind a proxy (default: the current app).
 
-    ``celery.current_app`` is a proxy. Flask programs often wrap the Celery app in a proxy.
+    ``celery.current_app`` is a proxy, and Flask programs often wrap the Celery app in one.
     """
-    # A proxy forwards isinstance() and attribute lookups to its app, so the code checks type(app).
+    # A proxy forwards isinstance() and attribute lookups to its app, so check type(app).
     while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
         app = cast("Proxy", app)._get_current_object()
     resolved: Celery = app_or_default(app)
@@ -307,11 +302,11 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
     """Return the configuration of ``app`` (default: the current app).
 
     The first call reads the settings and stores the configuration as ``app.redbeat_conf``. Later
-    calls return the stored configuration, with its keys adapted to the client in
-    ``app.redbeat_redis``; see :meth:`RedBeatConfig.adopt`. No round trips.
+    calls return that, with its keys adapted to the client in ``app.redbeat_redis``; see
+    :meth:`RedBeatConfig.adopt`. No round trips.
 
-    Tests of programs put mocks in place of the app, ``app.conf`` or ``app.redbeat_conf``. The
-    attributes of such an object that are plain values count as settings, all others as not set.
+    Tests of programs put mocks in place of the app, ``app.conf`` or ``app.redbeat_conf``. Their
+    attributes that are plain values count as settings, all others as not set.
     """
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
@@ -326,12 +321,12 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
 
 
 def is_mock(thing: Any) -> bool:
-    """Return whether a test of a program put a mock in place of an object."""
+    """Whether a test of a program put a mock in place of an object."""
     return type(thing).__module__ == "unittest.mock"
 
 
 def _stand_in(app: Any, found: Any) -> Celery:
-    """Return an app whose settings are the plain values of ``app.conf`` and ``found``."""
+    """An app whose settings are the plain values of ``app.conf`` and ``found``."""
     plain, owners = Celery(set_as_current=False, fixups=[]), (getattr(app, "conf", None), found)
     for name in (*settings.SETTINGS, *STAND_IN):
         attributes = (name, name.removeprefix("redbeat_"), name.removeprefix("beat_"))
@@ -344,22 +339,22 @@ def _stand_in(app: Any, found: Any) -> Celery:
 
 # -- the client of an app --------------------------------------------------------------------------
 
-#: The attribute of the app with the Redis client; a program may set its own.
+#: The app's attribute with the Redis client; a program may set its own.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
-#: The attribute of the app with redis-py's ``Sentinel`` object, if Sentinel is used.
+#: The app's attribute with redis-py's ``Sentinel`` object, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 
-# Two threads that call get_redis() at the same time must get the same client.
+# Threads that call get_redis() at the same time must get the same client.
 _creation_lock = RLock()
 
 
 def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
-    The first call creates the client, which decodes replies to ``str``, and retries failed commands
-    for ``retry_period`` seconds. A client that a program has set as ``app.redbeat_redis`` is
-    returned unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No
-    round trips.
+    The first call creates it. It decodes replies to ``str``, and retries failed commands for
+    ``retry_period`` seconds. A client that a program has set as ``app.redbeat_redis`` is returned
+    unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No round
+    trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -385,7 +380,6 @@ _provider: Callable[[Celery], Any] = get_redis
 
 
 def use_provider(provider: Callable[[Celery], Any]) -> None:
-    """Set the function that :func:`client_of` calls to get the client of an app."""
     global _provider  # noqa: PLW0603 - one provider per process
     _provider = provider
 
@@ -393,9 +387,9 @@ def use_provider(provider: Callable[[Celery], Any]) -> None:
 def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
-    A program can replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
-    also logs the warnings about the settings, because Celery configures logging only after the app
-    is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
+    A program can replace ``redbeat.schedulers.get_redis`` to provide its own. The first call also
+    logs the warnings about the settings, because Celery configures logging only after the app is
+    created. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
     program provides a cluster client but the key prefix has no hash tag.
     """
     app = real_app(app)
@@ -407,5 +401,5 @@ def client_of(app: App | None = None) -> Any:
 
 
 def unretried(client: Any) -> Any:
-    """Return ``client`` without its automatic retries, for callers with their own retries."""
+    """For callers with their own retries."""
     return client.wrapped_connection if isinstance(client, RetryingConnection) else client

@@ -40,11 +40,11 @@ __all__: tuple[str, ...] = (
     "to_timestamp",
 )
 
-# Programs that were written for RedBeat 2 import the following names from this module.
+# Programs for RedBeat 2 import these names from here.
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
-MAX_SCHEDULES = 100  # the limit per JSON text, because decoding a schedule can take 3 ms
+MAX_SCHEDULES = 100  # for each JSON text, because decoding a schedule can take 3 ms
 TOO_MANY = f"the JSON has more than {MAX_SCHEDULES} schedules; use numbers or text instead"
 
 logger = get_logger("celery.beat")
@@ -53,10 +53,10 @@ Default = Callable[[Any], Any]
 
 
 def stored_type_of(cls: type) -> tuple[type, types.StoredType | None]:
-    """Return the first class in the MRO of ``cls`` that can be stored, and its ``StoredType``.
+    """The first class in the MRO of ``cls`` that can be stored, and its ``StoredType``.
 
-    As in RedBeat 2, an object is stored like one of its base class. Returns ``(object, None)`` if
-    no base class can be stored.
+    As in RedBeat 2, an object is stored like one of its base class. Without such a class, this is
+    ``(object, None)``.
     """
     for base in cls.__mro__:
         kind = types.type_of_class(base)
@@ -65,15 +65,15 @@ def stored_type_of(cls: type) -> tuple[type, types.StoredType | None]:
     return object, None
 
 
-#: What this process has warned of, once each: pairs of a schedule class and the lost attributes.
+#: Warned of once in this process: pairs of a schedule class and the lost attributes.
 _warned: set[tuple[type, str]] = set()
 
 
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
-    """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
+    """Warn if the JSON of a schedule lacks attributes that influence its runs.
 
-    ``written`` is the output of a custom encoder, which may store these attributes: if it differs
-    from that of RedBeat's encoder, there is no warning.
+    ``written`` comes from a custom encoder, which may store them: if it differs from the output of
+    RedBeat's encoder, there is no warning.
     """
     cls = type(value)
     if not asks_itself(value) or cls in types.CUSTOM:
@@ -95,7 +95,6 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
 
 
 def unstorable_reason(value: Any) -> str:
-    """Return why ``value`` cannot be stored, and what to store instead."""
     hint = (
         "use JSON values (a list for a set, seconds for a timedelta, text for bytes, dates and "
         "decimals), datetimes, schedules or weekdays"
@@ -131,7 +130,7 @@ class RedBeatJSONEncoder(json.JSONEncoder):
 
 
 def storable(value: Any, default: Default, depth: int = 0) -> Any:
-    """Convert ``value`` to plain JSON values; raise ``UnstorableError`` on failure.
+    """Convert ``value`` to plain JSON values; raises ``UnstorableError``.
 
     As in the ``json`` module, objects of subclasses of ``str``, ``int``, ``float``, ``list`` and
     ``dict`` lose their class: an ``Enum`` member that is a ``str`` is read back as ``str``.
@@ -152,7 +151,7 @@ def storable(value: Any, default: Default, depth: int = 0) -> Any:
 
 
 def _part(step: str | int, value: Any, default: Default, depth: int) -> Any:
-    """Convert a part of a value; ``step`` leads to it, and becomes part of the error's path."""
+    """``step`` becomes part of the error's path."""
     try:
         return value if type(value) in PLAIN else storable(value, default, depth + 1)
     except UnstorableError as error:
@@ -168,7 +167,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
                 "the only type of keys in JSON"
             )
     items = {key: _part(key, item, default, depth) for key, item in value.items()}
-    # A user's dict that looks like a tagged dict must not be decoded as a tagged dict.
+    # A user's dict that looks like a tagged dict must not be decoded as one.
     return types.VERBATIM.write(items) if TAG in value and types.type_of_tag(value[TAG]) else items
 
 
@@ -178,7 +177,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # The default() method of a subclass may raise TypeError.
+        # A subclass's default() may raise it.
         raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)
@@ -189,7 +188,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     return storable(written, default, depth + 1)
 
 
-#: The types of most values, which need no conversion.
+#: Most values are of these types and need no conversion.
 PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 
 _chunks = json_chunks(json.JSONEncoder(allow_nan=False))
@@ -203,7 +202,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     """A JSON decoder for ``json.loads(text, cls=...)`` that creates objects from tagged dicts.
 
     A dict with an unknown tag, or with fields that do not fit the tag, is returned unchanged,
-    because the dict may be the user's data. Subclasses may override ``dict_to_object``.
+    because it may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -225,16 +224,16 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
 _DECODER = RedBeatJSONDecoder()
 
-#: The module whose ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder`` are active:
-#: ``redbeat.schedulers`` once it is imported, because programs replace them there.
+#: Has the active ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder``: ``redbeat.schedulers`` once it
+#: is imported, because programs replace them there.
 names: Any = sys.modules[__name__]
 
 
 def encode(value: Any, field: str = "") -> str:
-    """Return ``value`` as JSON, written by the active encoder.
+    """Return JSON from the active encoder.
 
-    Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly, with the path of
-    that part; it begins with ``field``.
+    Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly; it names the path
+    of that part, which begins with ``field``.
     """
     try:
         if names.RedBeatJSONEncoder is RedBeatJSONEncoder:
@@ -260,10 +259,9 @@ def _too_many_schedules(text: str) -> str:
 
 @bounded
 def decode(text: str | bytes, field: str, raw: str = "") -> Any:
-    """Return the value in the JSON ``text``, read by the active decoder.
+    """Read JSON with the active decoder; raises ``DecodeError`` like :func:`json_in`.
 
-    Raises ``DecodeError``, as :func:`json_in` does. If only the part ``raw`` of an object is
-    tagged, it may stay a dict, because this is faster.
+    If only the part ``raw`` of an object is tagged, it may stay a dict, because this is faster.
     """
     text = text_of(text)
     make = names.RedBeatJSONDecoder
@@ -281,8 +279,8 @@ def decode(text: str | bytes, field: str, raw: str = "") -> Any:
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
     """Return the schedule for ``value`` from a decoded definition; a number means seconds.
 
-    Raises ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if the
-    type of schedule is not registered in this process.
+    Raises ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if its
+    type is not registered in this process.
     """
     if isinstance(value, BaseSchedule):
         return value

@@ -1,4 +1,4 @@
-"""The class of entries: an entry has a definition, a policy and a run history."""
+"""An entry has a definition, a policy and a run history."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
-#: A last run that is further in the future than ``AHEAD`` was recorded with a wrong clock.
+#: A last run further in the future was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
-#: After how many seconds ``is_due()`` of a disabled entry asks for the next check.
+#: When ``is_due()`` of a disabled entry asks for the next check, in seconds.
 DISABLED_RECHECK = 5.0
 
-#: The fields of ``meta`` that RedBeat reads; a subclass may add more fields.
+#: A subclass may add more fields.
 META = ("last_run_at", "total_run_count")
 
 
 if TYPE_CHECKING:
     # Programs for RedBeat 2, which has no types, neither check for None nor accept both types in
-    # subclasses. So ``Any`` stands for None here, too, in what they use most.
+    # subclasses. So ``Any`` stands for None, too, in what they use most.
     Text: TypeAlias = Any
     from celery.schedules import BaseSchedule
     from typing_extensions import Unpack
@@ -86,8 +86,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     """A periodic task.
 
     Arguments:
-        name: the name of the entry, converted with ``str()``. The Redis key of the entry is the key
-            prefix plus the name.
+        name: the name of the entry, converted with ``str()``. The Redis key is the key prefix plus
+            the name.
         task: the name of the task to send.
         schedule: a number of seconds, a timedelta, or a schedule object of Celery or RedBeat.
         args, kwargs: the arguments of the task.
@@ -106,14 +106,14 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     kwargs: dict[str, Any]
     options: dict[str, Any]
     enabled: bool = True
-    #: The time of the last run; None means that the entry never ran and is due now.
+    #: When the entry last ran; None means that it never ran and is due now.
     last_run_at: datetime | Any
     total_run_count: int
 
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
 
-    #: The run that a beat sends with this object, None for an object of a program.
+    #: The run that a beat sends with this object; None in a program.
     run: Run | None = None
 
     #: Whether the time of the stored score has passed; ``is_due()`` may still return false.
@@ -122,13 +122,13 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     #: Whether the entry comes from ``beat_schedule``. Only static entries may have lazy arguments.
     is_static = False
 
-    #: The stored fields of the entry when this object was last loaded or saved.
+    #: What was stored when this object was last loaded or saved.
     saved_state = SavedState()
 
-    #: The names of policy fields that a subclass uses for its own attributes or arguments.
+    #: Policy fields whose names a subclass uses for its own attributes or arguments.
     foreign_fields: frozenset[str] = frozenset()
 
-    #: The calendars with the names in ``exclude``, None until a decision loads the calendars.
+    #: By the names in ``exclude``; None until a decision loads them.
     _calendars: Mapping[str, Calendar] | None = None
 
     def __init__(
@@ -145,7 +145,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self.foreign_fields:
-            # A field that a subclass passes to this constructor means the policy field of RedBeat.
+            # If a subclass passes such a field to this constructor, it means RedBeat's.
             self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
@@ -166,11 +166,11 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
             if value is not None:
                 setattr(self, field, value)
         if self.timezone is not None:
-            # Celery and Sentry read the time zone of the schedule.
+            # Celery and Sentry read the time zone from the schedule.
             with suppress(InvalidEntryError):  # save() reports an unknown time zone
                 zone: Any = Policy.of({"timezone": self.timezone}).zone
                 self.schedule = in_zone(self.schedule, zone)
-        # A last run that was passed counts as a change to save; the default last run does not.
+        # A last run that was passed must be saved as a change; the default one is none.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -185,7 +185,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @staticmethod
     def generate_key(app: Any, name: str) -> str:
-        """Return the key of the entry called ``name``."""
+        """Return the Redis key of the entry called ``name``."""
         conf, text = ensure_conf(app), plain_name(name)
         return conf.key_prefix + text if conf.shards == 1 else layout_of(conf).key_of(text)
 
@@ -215,7 +215,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def load_definition(
         key: Text, app: Any = None, definition: Text | None = None
     ) -> dict[str, Any]:
-        """Return the stored constructor arguments of an entry, in one round trip.
+        """Return the stored constructor arguments of an entry. One round trip.
 
         Raises KeyError if Redis has no definition under ``key``.
         """
@@ -229,7 +229,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def load_meta(key: Text, app: Any = None) -> dict[str, Any]:
         """Return the stored run history of an entry. One round trip.
 
-        Without a stored run history, ``last_run_at`` in the result is None.
+        ``last_run_at`` is None if nothing is stored.
         """
         row = saving.read_row(store_of(real_app(app)), text_of(key))
         return histories.decode_meta(row.meta or "")
@@ -247,7 +247,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @classmethod
     def from_definition(cls: type[Self], app: Celery, definition: str, policy: str = "") -> Self:
-        """Create an entry from its definition and policy, without run history. No round trip.
+        """Create an entry without run history. No round trip.
 
         Raises :exc:`DecodeError`, or its subclass :exc:`UnknownTypeError` if another process may be
         able to load the entry.
@@ -259,14 +259,14 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
             entry.saved_state = entry.saved_state._replace(texts=(definition, policy))
             return entry
         except Exception as error:
-            # From a schedule, or an entry class whose constructor does not accept an argument.
+            # From a schedule, or from a class whose constructor does not accept an argument.
             is_invalid = isinstance(error, InvalidEntryError)
             kind = DecodeError if is_invalid else errors.UnknownTypeError
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
 
     @classmethod
     def overrides(cls, *names: str) -> bool:
-        """Return whether a subclass overrides one of the methods and properties ``names``."""
+        """Whether a subclass overrides one of these methods and properties."""
         return any(name in vars(base) for base in _own_classes(cls) for name in names)
 
     @property
@@ -282,19 +282,19 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """Return a policy field, or its default if a subclass uses the name for other data."""
+        """The default if a subclass uses the name for something else."""
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def _current_time(self) -> datetime:
-        """Return the time in UTC, by the host's clock if the schedule's returns naive times."""
+        """In UTC; by the host's clock if the schedule's returns naive times."""
         now: datetime = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
     def recall(self, meta: str, identity: str | None = None) -> None:
-        """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
+        """Load a stored history; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` is the stored identity of the entry; None keeps the identity of this object.
-        Additional fields that a subclass's ``decode_meta()`` returns become attributes.
+        ``identity`` is the stored one; None keeps that of this object. Any further fields that a
+        subclass's ``decode_meta()`` returns become attributes.
         """
         if not self.overrides("decode_meta"):
             history = History.read(meta)
@@ -306,7 +306,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         self.adopt(history, identity)
 
     def adopt(self, history: History, identity: str | None = None) -> None:
-        """Set the run history of this entry, as if it was stored. No round trip."""
+        """Set the run history as if it was stored."""
         last, count, self.scheduled_at = history
         self.last_run_at, self.total_run_count = last, count
         if identity is None:
@@ -326,7 +326,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return decide.aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Return whether a beat sent or skipped a run after ``now``: the clock of Redis was ahead.
+        """Whether a beat sent or skipped a run after ``now``, because Redis's clock was ahead.
 
         A last run that a program has written does not count.
         """
@@ -337,7 +337,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return is_ahead and decide.same_instant(last, self.saved_state.last_run_at)
 
     def decision(self) -> Decision:
-        """Return which occurrence is due now, and when the entry is due next. No round trip."""
         run = self.run
         if run is None:
             return self.decision_at(self._current_time())
@@ -362,7 +361,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def policy(self) -> Policy:
         """The policy that the attributes of the entry define.
 
-        Raises :exc:`InvalidEntryError` for an invalid policy field.
+        Raises :exc:`InvalidEntryError` for an invalid one.
         """
         attributes = self.__dict__
         if FIELDS.keys().isdisjoint(attributes):
@@ -371,15 +370,12 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return Policy.of({name: attributes[name] for name in FIELDS if name in names})
 
     def decision_at(self, now: datetime, due: datetime | None = None) -> Decision:
-        """Return which occurrence is due at ``now`` (UTC), and when the entry is due next.
-
-        ``due`` is the time at which the entry became due, ``now`` by default.
-        """
+        """``now`` is in UTC; ``due``, by default ``now``, is when the entry became due."""
         plan, runs = self.occurrence_plan(), self.total_run_count
         return decide.decide(plan, self.last_run_at, self.anchor, now, due or now, runs)
 
     def plan_without_calendars(self) -> Plan:
-        """Return the plan of the entry's schedule and policy, without the exclusion of days.
+        """Plan the entry's occurrences, without the exclusion of days.
 
         A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
         Raises :exc:`InvalidEntryError` for an invalid policy. No round trip.
@@ -387,7 +383,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return plan_of(self.app, self.schedule, self.policy, str(self.name))
 
     def occurrence_plan(self) -> Plan:
-        """Return the plan that computes the occurrences of the entry under its policy.
+        """Plan the entry's occurrences.
 
         Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. One round trip
         if the entry has calendars that were not loaded.
@@ -407,20 +403,20 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return plan
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
-        """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
+        """None makes the next decision load the calendars."""
         self._calendars = calendars
 
     @property
     def runs_left(self) -> int | None:
-        """The number of runs that ``max_runs`` still allows, None without a limit."""
+        """How many runs ``max_runs`` still allows, None without a limit."""
         most = self.policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
 
     @property
     def spread_offset(self) -> float:
-        """The number of seconds by which ``spread`` delays the next run, 0 without a spread.
+        """The number of seconds by which ``spread`` delays the next run.
 
-        A schedule class with its own ``is_due`` decides itself when it is due, so the result is 0.
+        It's 0 for a schedule class with its own ``is_due``, which decides itself when it is due.
         """
         if not self.policy_field("spread") or asks_itself(self.schedule):
             return 0.0
@@ -435,10 +431,10 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
         """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
 
-        A due time is the nominal instant of a run plus the offsets of ``spread`` and ``jitter``.
-        The list is shorter if the entry has fewer than ``n`` runs left. Disabled entries have
-        upcoming runs, too. Of a schedule class with its own ``is_due``, its ``remaining_estimate``
-        computes the instants; without one, the list has only the next instant.
+        A run is due at its nominal instant plus the offsets of ``spread`` and ``jitter``. The list
+        is shorter if the entry has fewer runs left. Disabled entries have upcoming runs, too. For a
+        schedule class with its own ``is_due``, its ``remaining_estimate`` computes the instants;
+        without one, the list has only the next instant.
         """
         since = in_utc("after", after) if after else self._current_time()
         return [run.due_at for run in islice(self.due_after(since), n)]
@@ -468,7 +464,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """Yield the runs that a punctual beat sends at ``since`` and later.
 
         ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
-        previous runs had taken place. The runs between ``now`` and ``since`` count towards
+        previous ones had taken place. The runs between ``now`` and ``since`` count towards
         ``max_runs``, too.
         """
         since, anchor = as_utc(since), self.anchor
@@ -486,7 +482,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
                 yield Expected(next_at, next_at)
 
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
-        """Yield the nominal instants of the entry at ``since`` and later, ignoring ``max_runs``.
+        """Yield nominal instants at ``since`` and later, ignoring ``max_runs``.
 
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``.
         """
@@ -513,7 +509,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return entry
 
     def created_at(self: Self, instant: datetime) -> Self:
-        """Return a copy with the history of an entry that was created at ``instant``."""
         entry = copy.copy(self)
         entry.adopt(History(decide.counts_from(self.schedule, instant)))
         return entry
@@ -546,11 +541,11 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return PARKED if due_at is None else to_timestamp(due_at)
 
     def score_to_store(self, now: datetime | None = None) -> float | None:
-        """Return the score to store in UNIX seconds, None to make the entry due at once.
+        """The score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC; None means the current time. An entry with its own clock ignores it. The
-        clock of this host may be wrong, so the score is also None if the entry seems finished, its
-        run too late, or its last run in the future: a beat decides then by the clock of Redis.
+        ``now`` is in UTC, by default the current time. An entry with its own clock ignores it. This
+        host's clock may be wrong, so the score is also None if the entry seems finished, its run
+        too late, or its last run in the future: then a beat decides by Redis's clock.
         """
         if not self.enabled:
             return DISABLED
@@ -570,11 +565,11 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     # -- saving --------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
-        """Return the definition to store; subclasses override this method to add arguments."""
+        """Return the definition to store; a subclass can add arguments to it."""
         return {field: getattr(self, field) for field in definitions.FIELDS}  # in RedBeat 2's order
 
     def texts(self) -> tuple[str, str]:
-        """Return the definition and the policy as JSON; raises :exc:`InvalidEntryError`."""
+        """The definition and the policy as JSON; raises :exc:`InvalidEntryError`."""
         if self.name:
             self.writable_key()
         policy = self.policy
@@ -588,15 +583,12 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return text, definitions.encode_policy(self.schedule, policy)
 
     def checked_texts(self) -> Texts:
-        """Return the definition and policy to store; raises :exc:`InvalidEntryError`.
-
-        This method and :meth:`save` make the same checks.
-        """
+        """Make the checks of :meth:`save`; raises :exc:`InvalidEntryError`."""
         texts = self.texts()
         saving.check_history(self)
         definitions.warn_if_too_short(self.name, self.schedule)
         if decide.has_start(self.schedule) and not self.policy_field("exclude"):
-            self.decision()  # raises an error for a rule that takes too long to compute
+            self.decision()  # raises for a rule that takes too long to compute
         return texts
 
     def check_allowed(self) -> None:
@@ -604,7 +596,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         check_allowed(ensure_conf(self.app), self.task, self.options)
 
     def writable_key(self) -> str:
-        """Return the key of the entry, if an entry can have it.
+        """Return the key, if an entry can have it.
 
         Raises :exc:`InvalidEntryError` if RedBeat itself uses it, or if UTF-8 cannot encode it.
         """
@@ -652,18 +644,17 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def delete(self) -> None:
         """Remove the entry and its history from Redis. One round trip.
 
-        Only the name of the entry counts. Raises :exc:`InvalidEntryError` if RedBeat itself uses
+        Only the name of the entry matters. Raises :exc:`InvalidEntryError` if RedBeat itself uses
         the entry's key.
         """
         edits.delete(store_of(self.app), [self.writable_key()])
         self.saved_state = self.saved_state._replace(new_identity="")
 
     def history_text(self) -> str:
-        """Return the run history as JSON for the field ``meta``."""
         return histories.encode_meta(self.last_run_at, self.total_run_count or None)
 
     def warn_if_finished(self) -> None:
-        """Log a warning if the saved entry is enabled but has no run left. No round trip."""
+        """Warn that a saved entry is enabled but has no run left. No round trip."""
         if not self.enabled:
             return
         finished, anchor = self.runs_left == 0, self.anchor
@@ -682,10 +673,10 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """Pause the entry until :meth:`resume`; ``note`` is the reason, ``by`` the operator.
 
         Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
-        ``beat_schedule`` stays paused after a restart of the beat, unless its definition in
-        ``beat_schedule`` has changed. Triggered runs are sent all the same. Attributes that you
-        changed are not saved. Raises KeyError if the entry does not exist. Takes two round trips,
-        and tries again if another program writes the entry at the same time.
+        ``beat_schedule`` stays paused when the beat restarts, unless its definition there has
+        changed. Triggered runs are sent all the same. Attributes that you changed are not saved.
+        Raises KeyError if the entry does not exist. Takes two round trips, and tries again if
+        another program writes the entry at the same time.
         """
         edits.pause_entry(store_of(self.app), self, note, by)
 
@@ -702,7 +693,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """Request one run as soon as possible, in addition to the schedule; return the task id.
 
         The message has the header ``triggered``, and the time of the request as ``scheduled_at``. A
-        triggered run does not change the schedule, last run or run count of the entry, which may be
+        triggered run does not change the entry's schedule, last run or run count; the entry may be
         paused. At most 100 triggered runs of an entry can wait for a beat, and some hundreds for an
         earlier run. Raises KeyError if the entry does not exist, and :exc:`InvalidEntryError` if
         too many triggered runs are waiting or if the entry is quarantined. One round trip.
@@ -720,13 +711,13 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """Request the unsent runs of a time span; return the plan with the requested runs.
 
         A beat sends one message for each nominal instant from ``since`` to before ``until``, with
-        the task id that a scheduled run at this instant would have. Beats send at most ``rate``
-        backfilled runs per second, and scheduled runs first. The last run, the run count and the
-        next run of the entry stay.
+        the task id that a scheduled run at this instant would have. It sends at most ``rate``
+        backfilled runs per second, and scheduled runs first. The entry's last run, run count and
+        next run stay.
 
         Runs that the history reports as sent are left out, and those in the spans of earlier
-        backfills; with ``again``, only of unfinished ones. A backfill ends at the last run of the
-        entry, because the schedule itself sends later runs. With ``dry_run``, nothing is written.
+        backfills; with ``again``, only of unfinished ones. A backfill ends at the entry's last run,
+        because the schedule itself sends later ones. With ``dry_run``, nothing is written.
 
         A naive datetime counts as UTC. Raises KeyError if the entry does not exist, and
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
@@ -740,7 +731,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         )
 
     def cancel_backfill(self) -> list[Backfill]:
-        """Cancel all unsent backfilled runs of the entry; return the backfills that had such runs.
+        """Cancel all unsent backfilled runs; return the backfills that had some.
 
         Raises KeyError if the entry does not exist. Takes two round trips, and two more for each
         run that a beat records at the same time.
@@ -757,16 +748,16 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return edits.stored_backfills(store_of(self.app), self)
 
     def task_id_of(self, run: datetime | str) -> str:
-        """Return the task id of a run; ``run`` is the run's nominal instant or its trigger id."""
+        """``run`` is the run's nominal instant or its trigger id."""
         fixed_id = (self.options or {}).get("task_id")
         return str(fixed_id) if fixed_id else self.own_task_id(run)
 
     def own_task_id(self, run: datetime | str) -> str:
-        """Return the task id of a run, whatever fixed one there is in ``options``."""
+        """The id that a run has without a fixed one in ``options``."""
         if isinstance(run, datetime):
             occurrence, identity = decide.aware(run).isoformat(), self.saved_state.identity
         else:
-            # An entry that was never loaded has no identity; a trigger's id is random and suffices.
+            # An entry that was never loaded has no identity; a trigger's random id is enough.
             occurrence, identity = f"trigger {run}", ""
         prefix = ensure_conf(self.app).key_prefix
         return decide.task_id_of(prefix, str(self.name), occurrence, identity)
@@ -775,8 +766,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def history(self) -> list[Occurrence]:
         """The last ``redbeat_history_size`` runs of the entry, latest first.
 
-        Takes one round trip, and two more if workers report the ends of runs, but have not yet
-        reported the end of a run in the list.
+        Takes one round trip, and two more if workers report the ends of runs but the end of a
+        listed run has not been reported yet.
         """
         return status.history_of(self)
 
@@ -811,10 +802,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Count a run, and return a copy of the entry with the new last run and run count.
-
-        A run that no beat sends is recorded here, in two round trips.
-        """
+        """Count a run; one that no beat sends is recorded here, in two round trips."""
         run, decision, entry = self.run, self.decision(), self.__copy__()
         ran_at = last_run_at or (run.now if run else self.default_now())
         nominal = None if last_run_at else decision.anchor or decision.scheduled_at
@@ -837,14 +825,14 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return entry
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """Return a copy that has its own arguments and options, but shares the app and schedule."""
+        """The copy has its own arguments and options, but shares the app and schedule."""
         entry = copy.copy(self)
         for name in ("args", "kwargs", "options"):
             setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
         return entry
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield (name, value) for each constructor argument, as the entries of Celery do."""
+        """Yield (name, value) for each constructor argument, as Celery's entries do."""
         internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
@@ -857,7 +845,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return object.__new__, (type(self),), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled entry as an entry of the current app."""
+        """A pickled entry becomes an entry of the current app."""
         self.__dict__.update(state, app=real_app())
 
     def __repr__(self) -> str:
@@ -865,17 +853,17 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
 
 def _own_classes(entry_class: type) -> list[type]:
-    """Return a program's entry class and its bases, without those of RedBeat and Celery."""
+    """A program's entry class and its bases, without RedBeat's and Celery's."""
     return [base for base in entry_class.__mro__ if base not in RedBeatSchedulerEntry.__mro__]
 
 
 def is_redbeat_entry(entry: Any) -> bool:
-    """Return whether an entry is RedBeat's; it may be Celery's or a mock."""
+    """It may also be Celery's or a mock."""
     return issubclass(type(entry), RedBeatSchedulerEntry)
 
 
 def plan_of(app: Any, schedule: BaseSchedule, policy: Policy, name: str) -> Plan:
-    """Return the plan of a schedule and a policy; see :meth:`plan_without_calendars`."""
+    """See :meth:`plan_without_calendars`."""
     zone = (None if policy is DEFAULT else policy.zone) or _zone_of(app)
     if isinstance(schedule, crontab) and policy.misfire_grace_time is None:
         deadline = ensure_conf(app).cron_deadline
@@ -893,14 +881,14 @@ def check_allowed(conf: RedBeatConfig, task: str, options: Mapping[str, Any]) ->
 
 
 def _zone_of(app: Any) -> tzinfo:
-    """Return the time zone of the app, UTC for a mock or no app."""
-    # Celery caches the time zone in the app; its property ``app.timezone`` takes 1 us longer.
+    # UTC for a mock or no app. Celery caches the time zone in the app; its property
+    # ``app.timezone`` takes 1 us longer.
     zone = (vars(app).get("timezone") or app.timezone) if app else None
     return zone if isinstance(zone, tzinfo) else UTC
 
 
 def _given_schedule(schedule: Any) -> Any:
-    """Return an argument ``schedule``; programs also pass the JSON of a schedule, as a dict."""
+    """Programs also pass the JSON of a schedule, as a dict."""
     if not isinstance(schedule, dict) or TAG not in schedule:
         return schedule
     try:
@@ -910,10 +898,7 @@ def _given_schedule(schedule: Any) -> Any:
 
 
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
-    """Return what ``decode_definition()`` or ``decode_meta()`` of ``owner`` makes of a text.
-
-    A subclass may override it, so any of its errors becomes a :exc:`DecodeError`.
-    """
+    """A subclass may override the method, so any of its errors becomes a :exc:`DecodeError`."""
     method = getattr(owner, f"decode_{field}")
     try:
         return dict(method(text))

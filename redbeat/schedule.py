@@ -60,17 +60,17 @@ class EntryFilters(TypedDict, total=False):
 class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     """A mapping from names to all entries of an app's schedule.
 
-    The mapping caches nothing: each access reads Redis, and each change takes effect at once.
+    It caches nothing: each access reads Redis, and each change takes effect at once.
 
-    An iteration yields entries in due order, those that are never due last. It reads pages of 500
-    entries, one round trip per page, and yields each entry exactly once, even if runs or changes
-    move it in the due order; entries that you add or delete during the iteration may be left out.
-    It remembers a hash of each key, about 70 bytes per key. At its end it scans all keys, 2000 per
-    round trip, for entries that it has not met.
+    Iterating yields entries in due order, those that are never due last, and reads 500 entries per
+    round trip. Each entry comes exactly once, even if runs or changes move it in the due order;
+    entries that you add or delete meanwhile may be left out. It takes about 70 bytes of memory per
+    key, to remember what it has yielded. At the end, all keys are scanned, 2000 per round trip, for
+    entries that it has not met.
 
     Arguments:
         app: the Celery app; None for the current app.
-        entry_class: the class of the entries, if your scheduler has its own entry class.
+        entry_class: the class of the entries, if your scheduler has its own.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return key
 
     def _entry_of(self, row: Row) -> Any:
-        """Return the entry of a row that was read; raises :exc:`DecodeError`. No round trip."""
+        """Raises :exc:`DecodeError`. No round trip."""
         return _checked(saving.entry_of(row, self.app, self.entry_class), row.key)
 
     # -- methods of a mapping --------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the number of entries, including unreadable entries. One round trip."""
+        """Return the number of entries, including unreadable ones. One round trip."""
         return self._store.members()
 
     def __contains__(self, name: object) -> bool:
-        """Return whether an entry has the name ``name``. One round trip."""
+        """One round trip."""
         try:
             key = self._key(name)
         except KeyError:
@@ -140,7 +140,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry, and return the removed entry. Two round trips.
+        """Remove an entry and return it. Two round trips.
 
         For an unknown name, returns ``default``, or raises KeyError without one. If several callers
         pop the same entry, only one of them gets it. If Redis's reply is lost, the entry may be
@@ -155,20 +155,20 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             return default
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of all entries, including unreadable entries."""
+        """Yield the names of all entries, including unreadable ones."""
         return (record.name for record in self.records())
 
     def values(self) -> ValuesView[Entry]:
-        """Return a view of the readable entries, read in one round trip per 500 entries."""
+        """A view of the readable entries. One round trip per 500 entries."""
         return Values(self)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return a view of (name, readable entry) pairs, read in one round trip per 500 entries."""
+        """A view of (name, readable entry) pairs. One round trip per 500 entries."""
         return Items(self)
 
     def clear(self) -> None:
         """Remove all entries; a beat adds the static entries again. Two round trips per 500."""
-        # The names to delete come from the keys, because the names in records are escaped.
+        # The names come from the keys, because those in records are escaped.
         self.delete_all(self._store.keys.name_of(record.key) for record in self.records())
 
     # -- reading ---------------------------------------------------------------------------------
@@ -183,21 +183,19 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def records(
         self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> Iterator[Record]:
-        """Yield a record for each matching entry, in due order.
+        """Yield a record for each matching entry, in due order, including unreadable ones.
 
-        Unreadable entries are included. Takes one round trip per 500 entries. With a ``pattern``,
-        Redis first compares the names, 2000 per round trip; if at most 20,000 match, only these
-        entries are read. If ``states`` selects only entries that are never due, they are read
-        first.
+        Takes one round trip per 500 entries. With a ``pattern``, Redis first compares the names,
+        2000 per round trip; if at most 20,000 match, only these entries are read. If ``states``
+        selects only entries that are never due, they are read first.
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
-            enabled: True for enabled entries only, False for disabled entries only; neither value
-                includes unreadable entries.
-            static: True for static entries only, False for dynamic entries only.
+            enabled: only enabled or only disabled entries; either leaves out unreadable ones.
+            static: only static or only dynamic entries.
             due_before: only entries due before this instant; a naive datetime counts as UTC.
             states: only entries in these states.
-            last_result: only entries whose last run went so, see :class:`EntryStatus`.
+            last_result: only entries whose last run ended so, see :class:`EntryStatus`.
             limit: the maximum number of records.
         """
         conditions: dict[str, Any] = {**filters}
@@ -216,9 +214,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> list[tuple[datetime, str]]:
         """Return the next ``n`` runs of all enabled entries, as (due time in UTC, name).
 
-        The due times are later than ``after`` (default: now), and not later than ``until``. Only
-        entries whose names match ``pattern`` count, and only ``each`` runs of each entry. Takes one
-        round trip per 500 entries, until none of the next ``n`` runs can come later.
+        They are due later than ``after`` (default: now), and not later than ``until``. Only entries
+        whose names match ``pattern`` count, and only ``each`` runs of each entry. Takes one round
+        trip per 500 entries, until none of the next ``n`` runs can come later.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
         runs = agenda(self._agenda_pages(pattern), since, each)
@@ -228,11 +226,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return list(islice(runs, max(n, 0)))
 
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
-        """Return the due times of all enabled entries after ``after`` and before ``until``.
+        """Return when enabled entries are due after ``after`` (default: now) and before ``until``.
 
-        By default, ``after`` is the current time. Takes one round trip per 500 entries, until no
-        run before ``until`` can come later. If there are too many entries or runs, the forecast
-        ends before ``until``; see :class:`~redbeat.Forecast`.
+        Takes one round trip per 500 entries, until no run before ``until`` can come later. With too
+        many entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
         return forecasts.forecast(self._agenda_pages(), since, in_utc("until", until))
@@ -250,13 +247,12 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         simulated period may be in the past. A naive datetime counts as UTC.
 
         Arguments:
-            names: the names of the entries; by default the names in ``changes``, or the names of
-                all enabled entries if ``changes`` is missing.
-            changes: a dict from entry names to changed rules. The rules are a dict of attributes,
-                such as ``{"schedule": crontab(minute=0)}``, or a whole
-                :class:`RedBeatSchedulerEntry`. An entry that is not stored is simulated as if it
-                was created at ``since``. With ``changes``, the result contains the runs with and
-                without the changes.
+            names: the names of the entries; by default those in ``changes``, or of all enabled
+                entries if ``changes`` is missing.
+            changes: a dict from entry names to changed rules: either a dict of attributes, such as
+                ``{"schedule": crontab(minute=0)}``, or a whole :class:`RedBeatSchedulerEntry`. An
+                entry that is not stored is simulated as if it was created at ``since``. With
+                ``changes``, the result contains the runs with and without them.
 
         Takes one round trip per 500 entries, or one for each of ``names``, and one more for each
         entry with calendars. Raises KeyError for an unknown name and
@@ -322,8 +318,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def past_load(self, periods: Periods) -> Load:
         """Return the number of runs that beats sent in each period, by the entries' histories.
 
-        Takes one round trip per 500 entries. The result is not complete if an entry ran more often
-        than its history shows.
+        Takes one round trip per 500 entries. It's incomplete if an entry ran more often than its
+        history shows.
         """
         store, kept = self._store, ensure_conf(self.app).history_size
         pages = pages_of(store, history=True)
@@ -341,7 +337,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 return
 
     def _running(self, records: Iterable[Record]) -> list[Entry]:
-        """Return the entries that beats run, with their calendars, see :func:`give_calendars`."""
+        """The entries that beats run, with their calendars, see :func:`give_calendars`."""
         readable = (item.entry for item in records if item.state != statuses.QUARANTINED)
         entries = [entry for entry in readable if entry and entry.enabled]
         known = give_calendars(self._store, entries).keys()
@@ -351,14 +347,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def status(self, max_late: float = MAX_LATE) -> Status:
         """Return the status of the whole schedule, with its problems. Two round trips.
 
-        A due entry is a problem if it is more than ``max_late`` seconds late.
+        An entry that is more than ``max_late`` seconds late is a problem.
         """
         return status_of(self.app, max_late=max_late)
 
     def why_not_rendered(self, entry: Entry) -> str:
         """Return why Celery makes the messages of an entry, "" if beats render them.
 
-        Connects to the broker. What only the process of a beat knows is not seen: its scheduler
+        Connects to the broker. Things that only a beat's process knows are not seen: its scheduler
         class, and functions that it alone connects to signals.
         """
         return why_not_rendered(self.app, entry)
@@ -372,17 +368,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     # -- changing many entries -------------------------------------------------------------------
 
     def save_all(self, entries: Iterable[Entry]) -> int:
-        """Save entries, and return the number of saved entries.
+        """Save entries, and return how many were saved.
 
         Everything is checked before anything is written; the message of an
-        :exc:`InvalidEntryError` contains the name of the entry. Stored run histories are not
-        overwritten, as in :meth:`RedBeatSchedulerEntry.save`. Takes one round trip per 500 entries,
-        or two if new objects replace stored entries.
+        :exc:`InvalidEntryError` names the entry. Stored run histories are not overwritten, as in
+        :meth:`RedBeatSchedulerEntry.save`. Takes one round trip per 500 entries, or two if new
+        objects replace stored entries.
         """
         return saving.save_all(self._store, entries)
 
     def delete_all(self, names: Iterable[str]) -> int:
-        """Remove entries and their histories; return the number of removed entries.
+        """Remove entries and their histories; return how many were removed.
 
         Unknown names are skipped. Takes one round trip per 500 entries.
         """
@@ -403,10 +399,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return load_calendars(self._store)
 
     def save_calendar(self, calendar: Calendar) -> int:
-        """Store a calendar; the change takes effect at once on all entries that use the calendar.
+        """Store a calendar, which affects all entries that use it at once; return their number.
 
-        Returns the number of entries that use the calendar. Takes one round trip, and five more per
-        500 entries with calendars.
+        Takes one round trip, and five more per 500 entries with calendars.
         """
         return calendars.save_calendar(self, calendar)
 
@@ -419,15 +414,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return calendars.delete_calendar(self, name)
 
     def pause_all(self, names: Iterable[str], note: str | None = None) -> int:
-        """Pause entries; return the number of paused entries.
+        """Pause entries as :meth:`RedBeatSchedulerEntry.pause` does; return how many were paused.
 
-        Each entry is paused as in :meth:`RedBeatSchedulerEntry.pause`. Unknown and unreadable
-        entries are skipped. Takes two round trips per 500 entries.
+        Unknown and unreadable entries are skipped. Takes two round trips per 500 entries.
         """
         return len(edits.pause(self._store, map(self._own_key, names), note, None))
 
     def resume_all(self, names: Iterable[str]) -> int:
-        """Resume entries; return the number of resumed entries.
+        """Resume entries; return how many were resumed.
 
         Unknown and unreadable entries are skipped. Takes two round trips per 500 entries.
         """
@@ -442,23 +436,22 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Applied:
         """Create and update dynamic entries from ``definitions``; return the changes.
 
-        ``definitions`` has the same format as ``beat_schedule``. Everything is checked before
-        anything is written. With ``prune``, dynamic entries that are not in ``definitions`` are
-        removed; static entries are never removed. With ``dry_run``, nothing is written. Paused
-        entries stay paused unless their definition changed. Takes three round trips per 500
-        definitions and, with ``prune``, one more per 500 entries.
+        ``definitions`` has the format of ``beat_schedule``. Everything is checked before anything
+        is written. With ``prune``, dynamic entries that are not in ``definitions`` are removed;
+        static entries never are. With ``dry_run``, nothing is written. Paused entries stay paused
+        unless their definition changed. Takes three round trips per 500 definitions and, with
+        ``prune``, one more per 500 entries.
         """
         return apply(self, definitions, prune, dry_run)
 
     # -- for asynchronous code -------------------------------------------------------------------
 
-    # In a thread, because the asyncio client of redis-py would need a second implementation of the
+    # In a thread, because redis-py's asyncio client would need a second implementation of the
     # store. Loading an entry takes 0.47 ms in a thread, and 0.28 ms without.
 
     async def asave(self, entry: Entry, if_unchanged: bool = False) -> Entry:
         """Store an entry in a thread, see :meth:`RedBeatSchedulerEntry.save`."""
-        # Entry classes for RedBeat 2 may have a save() without arguments, so pass no argument if
-        # ``if_unchanged`` is not set.
+        # Entry classes for RedBeat 2 may have a save() without arguments.
         options = {"if_unchanged": True} if if_unchanged else {}
         return await asyncio.to_thread(entry.save, **options)
 
@@ -473,7 +466,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     async def alist(
         self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> list[Record]:
-        """Return the records of :meth:`records` as a list, read in a thread."""
+        """Return a list of :meth:`records`, read in a thread."""
         return await asyncio.to_thread(lambda: list(self.records(pattern, **filters)))
 
     async def apause(self, name: str, note: str | None = None, by: str | None = None) -> None:
@@ -504,7 +497,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
 
 def _checked(entry: Entry, key: str) -> Entry:
-    """Return an entry whose key is ``key``: beats run none whose definition has another name."""
+    """Beats run no entry whose definition has another name than its key."""
     if entry.key != key:
         problem = f"{entry.name!r:.60} does not match the key of the entry"
         raise DecodeError("definition.name", problem)
@@ -512,7 +505,7 @@ def _checked(entry: Entry, key: str) -> Entry:
 
 
 class Values(ValuesView[Entry]):
-    """The readable entries of a schedule, read in pages."""
+    """Read in pages; unreadable entries are left out."""
 
     _mapping: Schedule
 
@@ -521,7 +514,7 @@ class Values(ValuesView[Entry]):
 
 
 class Items(ItemsView[str, Entry]):
-    """The names and readable entries of a schedule, read in pages."""
+    """Read in pages; unreadable entries are left out."""
 
     _mapping: Schedule
 

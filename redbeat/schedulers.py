@@ -59,7 +59,7 @@ __all__ += ("RedBeatJSONDecoder", "RedBeatJSONEncoder", "RetryingConnection", "t
 __all__ += ("LUA_EXTEND_TO_SCRIPT", "acquire_distributed_beat_lock", "ensure_conf", "get_redis")
 __all__ += ("DEFAULT_MAX_INTERVAL", "REDBEAT_REDIS_KEY", "REDBEAT_SENTINEL_KEY")
 
-# Programs for RedBeat 2 import the following names from this module.
+# Programs for RedBeat 2 import these names from here.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
 __all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
 __all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
@@ -71,28 +71,27 @@ REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY = config.REDBEAT_REDIS_KEY, config.REDBE
 
 LUA_EXTEND_TO_SCRIPT = scripts.load_script("extend").text
 
-# Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
-# the whole package.
+# Programs replace ``get_redis`` or the JSON classes here to change the client or codec of the whole
+# package.
 config.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 decoder.names = sys.modules[__name__]
 
-#: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
+#: In seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 
-#: The log message for an entry that cannot be saved.
-#: The arguments of the message are the name of the entry, the error, and the entry's fields.
+#: Logged for an entry that cannot be saved, with its name, the error and its fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
-#: The warning about entries that a program adds in a way of Celery's own schedulers.
+#: Logged when a program adds entries in a way of Celery's own schedulers.
 UNUSED = "beat: %s adds no entries: call update_from_dict() with a dict of names and fields"
 
-#: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
+#: Keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
 REDBEAT_INTERNAL_OPTIONS = (
     *("retry_period", "cluster", "sentinels", "service_name"),
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: The limits of the time for one publish, in seconds; it depends on the lock timeout.
+#: The limits for one publish, in seconds; in between, the lock timeout decides.
 SHORTEST_PATIENCE, LONGEST_PATIENCE = 5.0, 30.0
 
 
@@ -106,9 +105,9 @@ class RedBeatScheduler(Scheduler):
         lazy: if true, do not connect to Redis, because Celery only prints the beat's banner.
         kwargs: the arguments of :class:`celery.beat.Scheduler`.
 
-    If ``lazy`` is false, the constructor writes the static entries; see :meth:`setup_schedule`.
-    Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings. If Celery's beat service
-    creates the scheduler, the constructor logs an invalid setting and ends the process.
+    The constructor writes the static entries unless ``lazy`` is true; see :meth:`setup_schedule`.
+    It raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings, or, if Celery's beat
+    service creates the scheduler, logs the invalid setting and ends the process.
     """
 
     #: The class of the entries; to add arguments to entries, set this attribute to a subclass.
@@ -117,20 +116,20 @@ class RedBeatScheduler(Scheduler):
     #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
     lock: BeatLock | Any = None
 
-    #: The seconds after which the lock expires if the beat does not renew the lock.
+    #: The seconds after which the lock expires if the beat does not renew it.
     #: ``redbeat_lock_timeout`` and the constructor's argument override a subclass's timeout.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
     lock_key: str | Any = None
 
-    #: The Celery beat service that runs this scheduler, None if a program calls ``tick()`` itself.
+    #: Celery's beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
 
-    #: The clock for ticks and the lock, in monotonic seconds. Tests may replace this attribute.
+    #: The clock for ticks and the lock, in monotonic seconds. Tests may replace it.
     clock: Callable[[], float] = staticmethod(monotonic)
 
-    #: The number of sent runs that count for ``beat_sync_every`` already.
+    #: How many sent runs already count for ``beat_sync_every``.
     _counted = 0
 
     #: The lock key in the settings, None if the constructor got another ``lock_key``.
@@ -139,20 +138,19 @@ class RedBeatScheduler(Scheduler):
     #: Whether the constructor is running :meth:`setup_schedule`, perhaps of a subclass.
     _constructing = False
 
-    #: Whether :meth:`setup_schedule` is running.
-    #: While ``_setting_up`` is true, :meth:`update_from_dict` adds static entries.
+    #: Whether :meth:`setup_schedule` is running, so that :meth:`update_from_dict` adds static
+    #: entries.
     _setting_up = False
 
-    #: The exit code of the beat if an invalid setting ends the beat, else 0.
+    #: The exit code if an invalid setting ends the beat.
     _exit_code = 0
 
-    #: Whether ``redbeat_shards`` was compared with the schedule in Redis.
     _layout_checked = False
 
-    #: Whether the log says what was not recorded at the end.
+    #: Whether the log already says what was not recorded at the end.
     _logged_unfinished = False
 
-    #: Whether the static entries must still be written, because Redis was not available.
+    #: Whether the static entries must still be written, because Redis was unavailable.
     _statics_unwritten = False
 
     def __init__(
@@ -171,8 +169,8 @@ class RedBeatScheduler(Scheduler):
                 with HeldSignals():
                     self._start()
         except ConfigurationError as error:
-            # The service creates a lazy scheduler only for the banner of ``celery beat``. Celery
-            # prints the error of a lazy scheduler as one line.
+            # The service creates a lazy scheduler only for the banner of ``celery beat``, whose
+            # errors Celery prints as one line.
             if lazy or "schedule_filename" not in kwargs:
                 raise
             _exit(error)
@@ -196,7 +194,7 @@ class RedBeatScheduler(Scheduler):
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
 
     def _start(self) -> None:
-        if STOP.over:  # Celery's handler of the signal makes a scheduler, if there is none
+        if STOP.over:  # Celery's signal handler makes a scheduler, if there is none
             raise SystemExit(0)
         conf = conf_of(self.app)
         conf.report()
@@ -217,11 +215,10 @@ class RedBeatScheduler(Scheduler):
             )
 
     def _check_layout(self) -> None:
-        """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
+        """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the stored schedule.
 
-        The method does nothing for a schedule with one shard, because the beat of a single shard
-        makes the check. If Redis is not available, the next tick checks ``redbeat_shards``. The
-        check takes one round trip, and is made only once.
+        With one shard, its beat makes this check. If Redis is not available, the next tick checks.
+        One round trip, only once.
         """
         conf = conf_of(self.app)
         if self._layout_checked or conf.shards == 1:
@@ -237,7 +234,7 @@ class RedBeatScheduler(Scheduler):
         self._layout_checked = True
 
     def _make_lock(self) -> None:
-        """Create the lock, unless a program has set its own lock."""
+        """Unless a program has set its own lock."""
         store = self.stores[0]  # read first, because a client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = conf_of(self.app).lock_key
@@ -249,13 +246,12 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def stores(self) -> list[Store]:
-        """The store of each part of the schedule."""
         client, conf = config.unretried(config.client_of(self.app)), conf_of(self.app)
         return [store_of_shard(conf, client, number) for number in range(conf.shards)]
 
     @cached_property
     def _statics(self) -> list[Statics]:
-        """The entries of ``beat_schedule``, by part of the schedule."""
+        """By part of the schedule."""
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
@@ -263,12 +259,12 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
-        """The entries that :meth:`update_from_dict` could not save while Redis was unavailable."""
+        """What :meth:`update_from_dict` could not save while Redis was unavailable."""
         return {}
 
     @property
     def _locks(self) -> Sequence[BeatLock | None]:
-        """The beat lock of each part of the schedule."""
+        """By part of the schedule."""
         if self._parted is not None:
             return self._parted.locks
         return [self.lock if isinstance(self.lock, BeatLock) else None]
@@ -279,7 +275,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _parted(self) -> PartedBeat | None:
-        """The beat of a schedule with several shards, None for one shard."""
+        """None for one shard."""
         if conf_of(self.app).shards <= 1:
             return None
         if self._overrides_schedule:
@@ -290,7 +286,6 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _server(self) -> Any:
-        """The server for metrics and health checks, None if ``redbeat_metrics_port`` is not set."""
         conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
@@ -308,11 +303,10 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
 
-        If no other beat leads, this method adds and changes entries; while another beat leads, the
-        method only adds missing entries. At its first tick and in later calls of this method, the
-        leader also removes the entries that are no longer in ``beat_schedule``. If Redis is not
-        available, the first tick writes the entries. The method takes three round trips, and one
-        more per 500 entries.
+        If no other beat leads, this adds and changes entries; while another one leads, it only adds
+        missing entries. At its first tick and in later calls, the leader also removes entries that
+        are no longer in ``beat_schedule``. If Redis is not available, the first tick writes the
+        entries. Takes three round trips, and one more per 500 entries.
         """
         schedule = conf_of(self.app).schedule
         for statics in self._statics:
@@ -347,10 +341,10 @@ class RedBeatScheduler(Scheduler):
         return "_beat" in self.__dict__ and self._beat.health.leads is True
 
     def update_from_dict(self, dict_: Any) -> None:
-        """Save the entries in a mapping from names to fields; the entries do not become static.
+        """Save the entries in a mapping from names to fields; they do not become static.
 
-        An invalid entry is logged and does not affect other entries. If Redis is not available, the
-        next tick saves the entries. The method takes one round trip per entry.
+        An invalid entry is logged and does not affect the others. If Redis is not available, the
+        next tick saves the entries. Takes one round trip per entry.
         """
         for name, fields in dict_.items():
             try:
@@ -376,7 +370,7 @@ class RedBeatScheduler(Scheduler):
         return self.Entry(app=self.app, **kwargs).save()
 
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
-        """Return name -> entry, for the entries that are due now and the entry that is due next.
+        """Return name -> entry, for the entries that are due now and the one that is due next.
 
         The mapping is only for reading; :meth:`maybe_due` decides what is sent. Static entries are
         written first if :meth:`setup_schedule` could not write them, or if Redis has lost all
@@ -386,7 +380,7 @@ class RedBeatScheduler(Scheduler):
         return DueEntries(entries) if self._constructing else entries
 
     def set_schedule(self, schedule: Any) -> None:
-        """Set :attr:`data`, as in Celery's scheduler, and warn that RedBeat does not use it."""
+        """Set :attr:`data`, as Celery's scheduler does, and warn that RedBeat does not use it."""
         self.data = schedule
         if not self._constructing:
             self._report_data()
@@ -456,7 +450,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _mocked(self) -> bool:
-        """Whether a test replaced the app or the client, so that no beat can work."""
+        """A test replaced the app or the client, so no beat can work."""
         return is_mock(self.app) or is_mock(config.client_of(self.app))
 
     def _tick_alone(self) -> float:
@@ -466,7 +460,6 @@ class RedBeatScheduler(Scheduler):
         return self._run_each([*self.schedule.values()], self.max_interval)
 
     def _tick_overridden_schedule(self) -> float:
-        """Run the entries of a subclass's ``schedule``, each separately."""
         beat = self._beat
         assert isinstance(beat, Beat)
         seconds = beat.tick(looks=False)
@@ -478,7 +471,7 @@ class RedBeatScheduler(Scheduler):
         return self._run_each(entries, seconds)
 
     def _run_each(self, entries: Iterable[Any], seconds: float) -> float:
-        """Run entries one by one; return the shortest wait, which is at most ``seconds``."""
+        """Return the shortest wait, which is at most ``seconds``."""
         for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
@@ -487,7 +480,6 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def _save_unsaved(self) -> None:
-        """Try again to save the entries that :meth:`update_from_dict` could not save."""
         if self._unsaved and self._beat.available:
             unsaved = dict(self._unsaved)
             self._unsaved.clear()
@@ -496,7 +488,7 @@ class RedBeatScheduler(Scheduler):
     def _sync_periodically(self) -> None:
         """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` require.
 
-        RedBeat's ``sync()`` does nothing, but a subclass may override ``sync()``.
+        RedBeat's does nothing, but a subclass may override it.
         """
         if "_beat" in self.__dict__:
             before, self._counted = self._counted, self._beat.sent
@@ -511,14 +503,14 @@ class RedBeatScheduler(Scheduler):
         if self._parted is not None:
             self._wakeup.channels = self._parted.channels
         if self._beat.available and self._wakeup.listen():
-            return  # tick again, because messages before the subscription are lost
+            return  # tick again, because messages from before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: Any, **kwargs: Any) -> float | Any:
         """Send the entry if it is due; return the seconds until its next run.
 
-        Outside a tick of this class, for example in a subclass's own tick, this method also looks
-        at what is stored and records the run, in two or three round trips.
+        Outside of a tick of this class, for example in a subclass's own tick, this method also
+        reads what is stored and records the run, in two or three round trips.
         """
         if getattr(entry, "run", None) is not None or self._mocked:
             return self.send_if_due(entry, **kwargs)
@@ -527,7 +519,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
-        """The arguments that a tick of RedBeat 2 passes to :meth:`maybe_due`."""
+        """The arguments with which a tick of RedBeat 2 calls :meth:`maybe_due`."""
         try:
             return {"producer": self.producer}
         except Exception as error:
@@ -559,7 +551,7 @@ class RedBeatScheduler(Scheduler):
     def reserve(self, entry: Any) -> RedBeatSchedulerEntry:
         """Count a run, and return a copy of the entry with the new last run and run count.
 
-        Outside a tick, this method also records the run in Redis.
+        Outside of a tick, this method also records the run in Redis.
         """
         after: RedBeatSchedulerEntry = next(entry)
         return after
@@ -599,7 +591,7 @@ class RedBeatScheduler(Scheduler):
         return result
 
     def _send_foreign(self, entry: Any, producer: Any, advance: bool) -> Any:
-        """Send an entry that is not RedBeat's; its object remembers the run."""
+        """The entry is not RedBeat's; its object remembers the run."""
         after = self.reserve(entry) if advance else entry
         headers = {"periodic_task_name": after.name}
         self._tasks_since_sync += 1
@@ -610,8 +602,8 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def producer(self) -> Any:
-        """The producer of messages; raises an error if the broker is not available."""
-        # The producer is cached, because Celery's property acquires a lock at each access.
+        """Raises an error if the broker is not available."""
+        # Cached, because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         make = broker.checked_producer(base, conf_of(self.app).task_allowlist)
         producer = make(self._ensure_connected(), auto_declare=False)
@@ -620,7 +612,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def connection(self) -> Any:
-        """The broker connection, on which each call has a short timeout."""
+        """Each call on this broker connection has a short timeout."""
         patience = min(max(self.lock_timeout, SHORTEST_PATIENCE), LONGEST_PATIENCE)
         return broker.publishing_connection(self.app, patience)
 
@@ -632,21 +624,19 @@ class RedBeatScheduler(Scheduler):
         """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
-            # There is no pause before the retry, because the beat backs off after a failed tick.
+            # No pause before the retry: the beat backs off after a failed tick.
             return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
         except OperationalError:
             raise
         except Exception as error:
-            # Kombu does not wrap some errors in an OperationalError, for example a refused login.
-            # Each connection error is wrapped here, because the error concerns the broker and not a
-            # single message.
+            # Kombu does not wrap every error in an OperationalError, for example not a refused
+            # login. But each of them concerns the broker, and not a single message.
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that the broker is unavailable.
+        """Whether ``error`` means that the broker is unavailable.
 
-        This method closes the connection if the broker is unavailable, or if the channel of the
-        producer is closed.
+        If so, or if the producer's channel is closed, this closes the connection.
         """
         unavailable = broker.means_no_broker(error, self.__dict__.get("connection"))
         if unavailable or self._channel_is_closed:
@@ -655,7 +645,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _channel_is_closed(self) -> bool:
-        """Whether kombu closed the producer's channel, so that the producer cannot send messages.
+        """Whether kombu closed the producer's channel, so that it cannot send messages.
 
         If a queue cannot be declared, kombu closes the channel and repeats the declaration on a new
         connection, but the producer still uses the closed channel.
@@ -681,9 +671,8 @@ class RedBeatScheduler(Scheduler):
     def close(self) -> None:
         """Record sent runs and release the lock. A second call does nothing.
 
-        Celery also calls this method from its signal handler. During a tick, a call from the signal
-        handler does nothing, because the tick first records its runs; Celery calls this method
-        again after the tick.
+        Celery also calls this from its signal handler. During a tick, that call does nothing: the
+        tick first records its runs, and Celery calls this method again after it.
 
         Raises ``SystemExit`` if an invalid setting ended the beat.
         """
@@ -740,7 +729,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """The lines about this scheduler in the beat's banner. No round trip."""
+        """The lines in the beat's banner. No round trip."""
         conf = conf_of(self.app)
         lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
         if self.lock_key:
@@ -761,7 +750,6 @@ class DueEntries(dict[str, Any]):
         super().__setitem__(name, entry)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add entries, and warn that they are not stored."""
         logger.warning(UNUSED, "schedule.update()")
         super().update(*args, **kwargs)
 
@@ -772,36 +760,32 @@ def _due_rows(stores: Iterable[Store]) -> tuple[list[Row], float]:
 
 
 def _exit(error: Exception) -> NoReturn:
-    """Log why the beat ends as one line, and end the process; Celery would log a traceback."""
+    """End the process with one log line; Celery would log a traceback."""
     logger.critical("beat: %s", error)
     raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
 @beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
-    """Connect a starting beat service to its scheduler.
-
-    Does nothing if the scheduler is not a :class:`RedBeatScheduler`.
-    """
+    """Connect a starting beat service to its scheduler, if that is RedBeat's."""
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
         broker.warn_about_confirms(scheduler.app)
-        gc.freeze()  # what has been imported is never garbage; a burst made Python search it
+        gc.freeze()  # imports are never garbage, but Python searched them during a burst
 
 
 @beat_init.connect
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """Acquire the beat lock of ``sender``, a beat service or a scheduler.
 
-    As a receiver of ``beat_init``, this function acquires the lock only if the lock is free; later,
-    each tick of a standby tries again. If your program calls this function, the function waits
-    until it has acquired the lock. This function does nothing if the scheduler of the beat has no
-    lock or is not a :class:`RedBeatScheduler`.
+    As a receiver of ``beat_init``, this acquires the lock only if it is free; later, each tick of a
+    standby tries again. If your program calls this function, it waits until it has acquired the
+    lock. It does nothing if the beat has no lock or its scheduler is not a
+    :class:`RedBeatScheduler`.
 
-    The import of this module connects this function to ``beat_init``, so the function runs before
-    receivers that your program connects later. If your program has its own lock, disconnect this
-    function from ``beat_init``.
+    Importing this module connects this function to ``beat_init``, so it runs before receivers that
+    your program connects later. If your program has its own lock, disconnect it.
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)
@@ -818,10 +802,9 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
 def _set_redbeat_connect(
     app: Celery, connect_name: str, connection: Any, retry_period: float
 ) -> None:
-    """Set a client as an attribute of the app. Programs for RedBeat 2 may call this function."""
+    """Programs for RedBeat 2 may call this."""
     setattr(app, connect_name, RetryingConnection(retry_period, connection))
 
 
 def _log_skipped_broker_options(skipped_options: Iterable[str]) -> None:
-    """Log the broker options that the Redis client of the schedule does not use."""
     logger.debug("beat: Unused broker options: %s", ", ".join(skipped_options))

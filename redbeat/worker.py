@@ -36,22 +36,22 @@ __all__ = ("enable",)
 
 logger = get_logger(__name__)
 
-#: The message header with the name of the entry.
+#: The message header with the entry's name.
 NAME_HEADER: Final = "periodic_task_name"
 
-#: Each message that a beat sends has at least one of the headers ``RUN_HEADERS``.
+#: Each message of a beat has at least one of these headers.
 RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 
-#: The attribute of a task's request with the start of a run, in monotonic seconds.
+#: The attribute of a task's request with the start of its run, in monotonic seconds.
 STARTED: Final = "redbeat_started"
 
-#: The maximum time to connect to Redis, and to wait for a reply, in seconds.
+#: Seconds to connect to Redis, and to wait for a reply.
 TIMEOUT: Final = 1.0
 
-#: The time for which all reports of a process wait if Redis does not answer, in seconds.
+#: Seconds for which all reports of a process wait if Redis does not answer.
 BACK_OFF: Final = 30.0
 
-#: The maximum number of reports that wait for Redis in one process.
+#: How many reports of one process can wait for Redis.
 MAX_WAITING: Final = 1000
 
 
@@ -59,14 +59,14 @@ def enable(app: App) -> None:
     """Make the workers of ``app`` report the result of each run that a beat sent.
 
     Entries can set ``overlap``, ``pause_after_failures`` and ``expect_within`` only if workers
-    report results. Each report adds the result of a run to the history of the entry.
+    report results. Each report adds the result of a run to the entry's history.
 
-    A worker makes one round trip to Redis when a run ends, and no round trip for other tasks. An
-    error of a report never makes the task fail. If Redis does not answer within two seconds, the
-    worker sends the report again when another run ends, at least 30 seconds later. With Sentinel or
-    a cluster, the timeouts of the Redis client replace the limit of two seconds.
+    A worker makes one round trip to Redis when a run ends, and none for other tasks. A failed
+    report never makes the task fail. If Redis does not answer within two seconds, the worker sends
+    the report again when another run ends, at least 30 seconds later. With Sentinel or a cluster,
+    the timeouts of the Redis client replace the limit of two seconds.
 
-    A second call of this function does nothing.
+    A second call does nothing.
     """
     app.redbeat_tracks_runs = True
     signals.task_prerun.connect(_started)
@@ -82,13 +82,12 @@ def enable(app: App) -> None:
 
 
 def _started(task: Any, **_event: Any) -> None:
-    """Note the start of a run; Celery calls this for each task, also for those of no beat."""
+    """Celery calls this for each task, also for those of no beat."""
     request = task.request
     if any(_header(request, name) for name in RUN_HEADERS):
         setattr(request, STARTED, time.monotonic())
 
 
-#: Maps the state of a task in Celery to the state of the run.
 STATES: Final[dict[str, RunState]] = {
     states.SUCCESS: "succeeded",
     states.FAILURE: "failed",
@@ -103,7 +102,7 @@ def _ended(task_id: str, task: Any, state: str | None, retval: Any, **_event: An
     """Report the end of a run in the process that executed the task.
 
     The run of a requeued task has not ended. ``state`` is None if the process is about to exit, or
-    if Celery had an internal error; then the receiver of another signal may report the end.
+    if Celery had an internal error; then another signal's receiver may report the end.
     """
     request = task.request
     started = getattr(request, STARTED, None)
@@ -120,7 +119,7 @@ def _ended(task_id: str, task: Any, state: str | None, retval: Any, **_event: An
 def _lost(task_id: str, sender: Any, exception: Any, **_event: Any) -> None:
     """Report the end of a run whose process died, or whose time limit was exceeded.
 
-    If the process that executed the task still exists, the process itself reports the failure.
+    If the process that executed the task still exists, it reports the failure itself.
     """
     is_lost = isinstance(exception, (WorkerLostError, TimeLimitExceeded))
     if is_lost and sender.request.id == task_id:
@@ -132,19 +131,18 @@ def _broken(task_id: str, sender: Any, request: Any, exception: Any, **_event: A
 
 
 def _revoked(sender: Any, request: Any, terminated: bool, expired: bool, **_event: Any) -> None:
-    """Report the end of a run that was revoked, has expired or was terminated."""
     reason = "expired" if expired else "terminated" if terminated else None
     _report(sender.app, request, request.id, "revoked", reason)
 
 
 def _refused(sender: Any, message: Any, exc: Any, **_event: Any) -> None:
-    """Report a run that a worker refused because the task is unknown or the message is invalid."""
+    """The task is unknown to the worker, or the message is invalid."""
     headers = message.headers or {}
     _report(sender.app, headers, headers.get("id"), "failed", exc)
 
 
 def _header(request: Any, name: str) -> Any:
-    """Return a header; ``request`` is a task's request, or the headers of a message."""
+    """``request`` is a task's request, or the headers of a message."""
     get = getattr(request, "get", None)
     if get is None:
         return None
@@ -158,7 +156,7 @@ class End(NamedTuple):
     """The end of a run that Redis has not recorded yet; ``at`` is in monotonic seconds."""
 
     name: str
-    #: The key of the entry if the message contains the key, else "".
+    #: "" if the message does not contain the entry's key.
     key: str
     task_id: str
     scheduled_at: datetime | None
@@ -174,7 +172,7 @@ def _report(
     error: Any,
     seconds: float | None = None,
 ) -> None:
-    """Report the end of a run. If the report fails, log the error; the task does not fail."""
+    """If this fails, it's logged; the task does not fail."""
     name, key = _header(request, NAME_HEADER), _header(request, OVERLAP_HEADER)
     if not (name or key) or not task_id:
         return
@@ -194,7 +192,7 @@ def _report(
 
 
 def _text_of(error: Any) -> str | None:
-    """Return an error on one line, None without one; never raises an error."""
+    """An error on one line; never raises one."""
     if not isinstance(error, BaseException):
         return error or None
     try:
@@ -274,18 +272,18 @@ class Reports:
 def report_end(
     store: Store, key: str, task_id: str, result: RunResult, age: float, run: str = ""
 ) -> None:
-    """Report the end of a run, ``age`` seconds ago. One round trip; nothing if the entry is gone.
+    """Report that a run ended ``age`` seconds ago, unless the entry is gone. One round trip.
 
-    ``run`` is the nominal time of the run, which proves that the task id is one of the entry. The
-    time is that of Redis, because the clocks of workers may be wrong. A repeated report is another
-    line with the same task id, which counts once.
+    ``run`` is the run's nominal time, which proves that the task id is one of the entry. The report
+    gets Redis's time, because the clocks of workers may be wrong. A repeated report is another line
+    with the same task id, which counts once.
     """
     line = end_line(task_id, result.state, result.seconds, result.retries, result.error or "", run)
     store.say(key, line, kind=END, age=age)
 
 
 def quick(client: Any) -> Any:
-    """Return a copy of ``client`` with timeouts of at most :data:`TIMEOUT` seconds.
+    """A copy of ``client`` with timeouts of at most :data:`TIMEOUT` seconds.
 
     A client of Sentinel, of a cluster or of another class is returned unchanged.
     """
@@ -299,15 +297,12 @@ def quick(client: Any) -> Any:
     return type(client)(connection_pool=own_pool)
 
 
-#: The attribute of an app that contains its :class:`Reports`, or None if the settings are invalid.
+#: An app's attribute with its :class:`Reports`, or None if the settings are invalid.
 REPORTS: Final = "_redbeat_reports"
 
 
 def _reports_of(app: Celery) -> Reports | None:
-    """Return the :class:`Reports` of an app, None if the settings of the app are invalid.
-
-    An error in the settings is logged only once.
-    """
+    """None if the app's settings are invalid, which is logged only once."""
     if REPORTS not in vars(app):
         try:
             setattr(app, REPORTS, Reports(app))
