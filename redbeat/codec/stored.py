@@ -19,10 +19,8 @@ from redbeat.calendar.zones import UTC, from_timestamp, time_from, to_timestamp
 from redbeat.errors import DecodeError
 from redbeat.printing import SURROGATES, encodable, shortened
 
-#: Levels of nested lists and dicts.
+#: Of JSON: levels of nested lists and dicts, and characters.
 MAX_DEPTH: Final = 200
-
-#: Characters of JSON.
 MAX_TEXT: Final = 1024 * 1024
 
 #: Characters of a number; RedBeat and Redis write at most 24.
@@ -54,7 +52,6 @@ def text_of(value: Any) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The inverse of :func:`text_of`."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -142,7 +139,6 @@ def string_in(value: object, longest: int) -> str:
 
 
 def exceeded_limit(text: str) -> str:
-    """Say which limit a JSON text exceeds, "" for none."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -202,7 +198,6 @@ def score_in(reply: Any) -> float:
 
 
 def seconds_in(value: Any) -> float | None:
-    """UNIX seconds, None outside of ``EARLIEST`` to ``LATEST``."""
     seconds = number_in(value)
     return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
 
@@ -247,5 +242,4 @@ def texts_in(text: str | None) -> list[str]:
 
 
 def array_of(texts: Iterable[str]) -> str:
-    """Write strings as the JSON array that :func:`texts_in` reads."""
     return "[" + ",\n".join(map(json.dumps, texts)) + "]"

@@ -41,13 +41,13 @@ def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Read the calendars of some names, or all. One round trip."""
+    """Without ``names``, read all of them. One round trip."""
     texts = store.calendars(names)
     return decode_calendars(texts, texts)
 
 
 def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Calendars by name, and the names of the unreadable ones. One round trip."""
+    """Return also the names of those that cannot be read. One round trip."""
     calendars, unreadable = dict[str, Calendar](), set[str]()
     for name, text in store.calendars(names).items():
         try:

@@ -30,7 +30,7 @@ def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> 
 
 
 def read(store: Store, key: str) -> Row | None:
-    """None if there is no such entry. One round trip."""
+    """One round trip."""
     (row,) = read_rows(store, [key])
     return row if row.definition is not None or row.problem else None
 
@@ -52,7 +52,6 @@ def _sha1(text: str) -> str:
 
 
 def state_of(row: Row) -> State:
-    """What beats keep about an entry; one without a state gets an identity."""
     state = State.read(row.state, row.meta)
     if row.state is None:
         # Computed from the stored text, so that the next beat arrives at the same identity if Redis
@@ -136,7 +135,7 @@ def _set_texts(change: Change, texts: Texts, before: str) -> None:
 
 
 def after(row: Row, change: Change) -> Row:
-    """The row as a change leaves it, without score and inbox."""
+    """Without score and inbox."""
     before = {
         words.DEFINITION: row.definition,
         words.META: row.meta,

@@ -33,7 +33,6 @@ LONGEST_ID = 200
 
 
 def is_id(text: str) -> bool:
-    """Whether a triggered run or a backfill may have this id."""
     return 0 < len(text) <= LONGEST_ID and is_valid_text(text)
 
 
@@ -249,7 +248,6 @@ class Decision(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether an occurrence must be dispatched now."""
         return self.scheduled_at is not None
 
 
@@ -270,13 +268,10 @@ class Run:
     Attributes:
         now: Redis's time.
         due: when the entry became due, from its score.
-        decision: None until it is made.
         successor: the entry as it is after the run.
-        sent: whether the message was sent.
         at_most_once: whether the run is recorded before it is sent.
         headers: the message's headers that are not in the entry's options.
         task_id: the id of the run, for an entry whose options have none.
-        error: why the message could not be sent.
     """
 
     now: datetime
@@ -301,13 +296,10 @@ def decide(
     """Decide whether an entry runs now. By default, missed runs are coalesced into the latest one.
 
     Arguments:
-        plan: the occurrences of the entry.
         last_run_at: None if the entry never ran.
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
-        now: the instant for which to decide.
         due: when the entry became due, which is the nominal instant of its first run.
-        runs: the run count.
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = occurrences.finder_of(schedule)
@@ -422,7 +414,7 @@ class Expected(NamedTuple):
 def runs_from(
     plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
 ) -> Iterator[Expected]:
-    """Yield the expected runs of an entry whose nominal instants are not before ``since``.
+    """Yield the expected runs whose nominal instants are not before ``since``.
 
     These are exactly the runs that a beat which is never late would send: :func:`decide` is called
     when the next run is due, with the history after the previous one. ``anchor`` and ``runs`` are
@@ -518,7 +510,6 @@ def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
 
 
 def wait_of(seconds: float) -> timedelta:
-    """How long to wait after ``is_due()`` returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
     # A class that always returns 0 seconds would keep the beat busy without SHORTEST_WAIT.

@@ -92,12 +92,12 @@ def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
 
 
 def pause_entry(store: Store, entry: Any, note: str | None = None, by: str | None = None) -> None:
-    """See :meth:`redbeat.RedBeatSchedulerEntry.pause`. Two round trips."""
+    """Two round trips."""
     _take_over(entry, pause(store, [entry.writable_key()], note, by))
 
 
 def resume_entry(store: Store, entry: Any) -> None:
-    """See :meth:`redbeat.RedBeatSchedulerEntry.resume`. Two round trips."""
+    """Two round trips."""
     _take_over(entry, resume(store, [entry.writable_key()], entry.app, type(entry)))
 
 
@@ -193,7 +193,7 @@ def deletion(key: str, row: Row | None = None) -> Change:
 
 
 def request_run(store: Store, entry: Any) -> str:
-    """See :meth:`redbeat.RedBeatSchedulerEntry.trigger`. One round trip."""
+    """One round trip."""
     key, run_id = entry.writable_key(), uuid.uuid4().hex[:12]
     word = store.say(key, trigger_line(run_id), kind=words.TRIGGER, age=0)
     if word == words.ABSENT:
@@ -260,10 +260,9 @@ def request_backfill(
 
 
 def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
-    """Cancel what backfills have not sent, and return the backfills that had something left.
+    """Return the backfills that had something left; raises KeyError.
 
-    Raises KeyError if the entry does not exist. Two round trips, and one more each time the entry
-    changes in between.
+    Two round trips, and one more each time the entry changes in between.
     """
     ended: list[Backfill] = []
 

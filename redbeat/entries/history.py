@@ -47,7 +47,6 @@ class History(NamedTuple):
 
     @classmethod
     def read(cls, meta: str) -> History:
-        """Raises :exc:`DecodeError`."""
         usual = _meta_pattern.fullmatch(meta)  # ten times faster than the JSON decoder
         if usual is None or decoder.names.RedBeatJSONDecoder is not decoder.RedBeatJSONDecoder:
             return cls.of_meta(decode_meta(meta))
@@ -59,12 +58,11 @@ class History(NamedTuple):
 
     @classmethod
     def of_meta(cls, meta: dict[str, Any]) -> History:
-        """Raises :exc:`DecodeError`."""
         checked = _checked(meta)
         return cls(checked["last_run_at"], checked.get("total_run_count", 0))
 
 
-#: A stored definition and policy.
+#: Definition and policy.
 Texts = tuple[str, str]
 
 
@@ -77,7 +75,6 @@ class SavedState(NamedTuple):
             entry's history only if it differs.
         identity: a random id that tells the stored entry from deleted ones with the same name, ""
             if there is none.
-        pause: the operator's pause, if any.
         new_identity: the identity to store if the entry is new, the same in all attempts of a save.
         row: what the next save expects to be stored; absent if the entry was not loaded.
     """
@@ -239,10 +236,8 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
-#: Outcomes of scheduled runs that were sent, or may have been.
 SENT_OUTCOMES: Final = (SENT, PERHAPS_SENT)
 
-#: See :class:`RunResult`.
 RunState = Literal["succeeded", "failed", "retried", "revoked", "ignored", "lost"]
 
 

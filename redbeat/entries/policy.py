@@ -20,10 +20,7 @@ Overlap = Literal["allow", "skip", "buffer_one"]
 Coalesce = Literal["latest", "earliest", "all"]
 Delivery = Literal["at_least_once", "at_most_once"]
 
-#: Maximum number of calendars of an entry.
 MAX_CALENDARS: Final = 20
-
-#: Maximum value of ``catch_up_limit``.
 MAX_CATCH_UP: Final = 1000
 
 
@@ -268,7 +265,6 @@ class Policy:
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone that :attr:`timezone` names."""
         return None if self.timezone is None else _zone(self.timezone)
 
 

@@ -57,23 +57,18 @@ class Run:
 
     Attributes:
         row: what was stored at the look.
-        state: what beats keep about the entry.
-        history: the last run and the run count.
         now: Redis's time at the look, UNIX seconds.
         verdict: unset until it is made, and if the schedule raised an error.
         stage: what the change on its way does, one of the constants above.
-        task_id: the id of the message.
         own_id: the id that RedBeat computes for the run.
         left: whether a message left in the call that sent it, or perhaps in one that failed.
         seen: whether a message was seen in the call, and the broker did not refuse it.
         push: the broker commands that make up the message.
         stored: the row as left by the change that holds the run or records it first; None before.
-        held_state: the state that holds the run.
         hold_ends: the local time until which a held run may be published, monotonic seconds.
         headers: the message's headers that are not in the entry's options.
         asks: whether the entry object itself decides whether it is due.
         own: the call of user code that sends the run.
-        error: why the message could not be sent.
     """
 
     row: Row
@@ -103,11 +98,9 @@ class Run:
 
     @property
     def send(self) -> Send:
-        """What leaves, if anything is to leave."""
         assert self.verdict.send is not None
         return self.verdict.send
 
     @property
     def at(self) -> datetime:
-        """The nominal time of the run."""
         return self.send.at

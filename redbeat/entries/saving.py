@@ -40,10 +40,7 @@ TOLERANCE: Final = 0.5
 
 
 def load(store: Store, app: Celery, key: str, entry_class: type[Any]) -> Any:
-    """Raises KeyError if there is no such entry, :exc:`DecodeError` if it cannot be read.
-
-    One round trip.
-    """
+    """Raises KeyError, and :exc:`DecodeError` if the entry cannot be read. One round trip."""
     row = read_row(store, key)
     if row.definition is None:
         raise KeyError(key)
@@ -51,10 +48,7 @@ def load(store: Store, app: Celery, key: str, entry_class: type[Any]) -> Any:
 
 
 def read_row(store: Store, key: str) -> Row:
-    """The row has no definition if the entry does not exist. One round trip.
-
-    Raises :exc:`DecodeError` if the key is not a hash.
-    """
+    """Raises :exc:`DecodeError` if the key is not a hash. One round trip."""
     row = changes.read(store, key) or Row(key)
     if row.problem and key.startswith(store.keys.prefix):
         raise DecodeError("definition", not_an_entry(key))
@@ -135,7 +129,6 @@ class _Save:
     """One entry on its way into Redis.
 
     Attributes:
-        entry: the user's object.
         texts: the definition and policy to store.
         if_unchanged: whether Redis must still have those that the entry was loaded with, or no
             entry if it was not loaded.
@@ -155,7 +148,6 @@ class _Save:
 
     @property
     def old(self) -> Texts:
-        """What the save replaces."""
         return self.entry.seen_texts if self.row.definition is None else changes.texts_in(self.row)
 
 
@@ -173,7 +165,6 @@ def _begin(entry: Any, if_unchanged: bool) -> _Save:
 
 
 def _given(entry: Any) -> dict[str, Any]:
-    """The last run and the run count, if the program has set them."""
     given, known = dict[str, Any](), entry.saved_state
     if not same_instant(entry.last_run_at, known.last_run_at):
         given["last_run_at"] = entry.last_run_at
@@ -196,10 +187,7 @@ def save(store: Store, entries: Iterable[Any], *, if_unchanged: bool = False) ->
 
 
 def save_all(store: Store, entries: Iterable[Any]) -> int:
-    """Like :func:`save`, but returns how many were stored; of two with one name, the last wins.
-
-    The message of an :exc:`InvalidEntryError` names the entry.
-    """
+    """Like :func:`save`, but errors name the entry; of two with one name, the last wins."""
     saves = dict[str, _Save]()
     for entry in entries:
         with naming(entry.name):
@@ -211,7 +199,6 @@ def save_all(store: Store, entries: Iterable[Any]) -> int:
 
 @contextmanager
 def naming(name: Any) -> Iterator[None]:
-    """Add the entry's name to the message of an :exc:`InvalidEntryError`."""
     try:
         yield
     except InvalidEntryError as error:

@@ -115,9 +115,7 @@ class Failing(NamedTuple):
 
     Attributes:
         since: when the first attempt failed.
-        attempts: how many attempts failed.
         reason: why the last attempt failed.
-        due: when the run was due.
         last: when the last attempt failed.
         first: why the first attempt failed, "" if for the same reason as the last.
     """
@@ -196,14 +194,9 @@ class State:
         meta: the digest of the ``meta`` that the state belongs to, "" without ``meta``.
         at: the nominal time of the last run or skipped run, UNIX seconds.
         due: the nominal time of the first run, if the score was moved; UNIX seconds.
-        hold: the run that a beat is publishing.
-        running: the run that may still be going on.
         failing: why the run that is due cannot be sent.
         waiting: triggered runs and backfills, the oldest first.
         ids: the ids of the last ten triggers that left, and of messages with ids that users chose.
-        pause: the operator's pause.
-        quarantine: why the entry is unreadable.
-        results: what became of the runs.
         problem: why the stored JSON could not be read, "" if it could; not stored.
     """
 
@@ -260,7 +253,6 @@ class State:
 
     @property
     def backfills(self) -> tuple[Backfill, ...]:
-        """Including the finished ones."""
         return tuple(one for one in self.waiting if isinstance(one, Backfill))
 
     def copy(self) -> State:
@@ -283,12 +275,10 @@ class Said(NamedTuple):
     """One line of an inbox: what others tell a beat about an entry.
 
     Attributes:
-        line: the line as it stands in the inbox.
-        trigger: the run that the line requests.
-        end: the end of a run that the line reports.
-        run: the nominal time of that run, ISO 8601, as its message had it; "" if it had none, and
-            None from a worker of an earlier build.
-        error: why a line that does neither cannot be read.
+        trigger, end: the run that the line requests, or the end of a run that it reports.
+        run: the nominal time of the ended run, ISO 8601, as its message had it; "" if it had none,
+            and None from a worker of an earlier build.
+        error: why the line cannot be read, if it does neither.
     """
 
     line: str
@@ -299,7 +289,6 @@ class Said(NamedTuple):
 
 
 def read_inbox(text: str | None) -> list[Said]:
-    """A line that cannot be read has an ``error``."""
     return [_said(line) for line in stored.lines_in(text)]
 
 
@@ -337,12 +326,10 @@ def end_line(
 
 
 def result_line(end: Ended) -> str:
-    """Return a line for the field ``results``."""
     return _compact(end)
 
 
 def result_start(task_id: str) -> str:
-    """How the line of a run in the field ``results`` begins."""
     return f"[{quoted(task_id)},"
 
 
@@ -367,7 +354,6 @@ def _compact(value: Any) -> str:
 
 
 def digest_of_meta(meta: str | None) -> str:
-    """The digest by which a state names its ``meta``."""
     if meta is None:
         return ""
     return sha1(meta.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()[:DIGITS]

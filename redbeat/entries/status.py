@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 #: Characters of a shown reason of a quarantine.
 LONGEST_REASON: Final = 500
 
-#: See :class:`EntryStatus`.
 EntryState = Literal[
     "scheduled", "running", "failing", "paused", "finished", "quarantined", "not scheduled"
 ]
@@ -46,7 +45,6 @@ STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
 SCHEDULED, RUNNING, FAILING, PAUSED, FINISHED, QUARANTINED, NOT_SCHEDULED = STATES
 
 
-#: See :class:`EntryStatus`.
 LastResult = Literal["succeeded", "failed", "revoked", "ignored", "running"]
 
 LAST_RESULTS: Final[tuple[LastResult, ...]] = get_args(LastResult)
@@ -181,7 +179,6 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
 
 
 def why_running(running: Running, due: float | None) -> str:
-    """Which task goes on, and what becomes of the entry's next runs until it ends."""
     if running.skipped:
         runs = plural(running.skipped, "run is", "runs are")
         return f"{runs} skipped, because an earlier run is still running: {running.task}"
@@ -191,7 +188,6 @@ def why_running(running: Running, due: float | None) -> str:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """The reason and the start of a quarantine; the start is None if unknown."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
@@ -361,7 +357,6 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
 
 
 def history_of(entry: Any) -> list[Occurrence]:
-    """See :attr:`redbeat.RedBeatSchedulerEntry.history`."""
     store: Any = store_of(entry.app)
     (row,) = store.read([entry.writable_key()], history=True).rows
     found = runs_in(row, entry)

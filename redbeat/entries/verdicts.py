@@ -226,7 +226,6 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
 
 
 def ends_in(inbox: Sequence[Said], now: float) -> list[Ended]:
-    """Ends of runs, the oldest report first; none is later than ``now``."""
     return [said.end._replace(at=min(said.end.at, now)) for said in inbox if said.end is not None]
 
 
@@ -239,7 +238,6 @@ def with_inbox(state: State, inbox: Sequence[Said], now: float) -> State:
     return state
 
 
-#: Logged about useless lines, and about entries that fail too often.
 REMOVED: Final = "beat: Entry %s: removed the waiting run %a, which is not valid: %s"
 PAUSED: Final = "beat: Entry %s is paused: %s"
 
@@ -251,7 +249,6 @@ REMEMBERED: Final = 10
 
 
 def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
-    """Add those triggers in an inbox that are not known yet to the waiting runs."""
     for said in inbox:
         known = {*state.ids, *(one.id for one in state.waiting)}
         if said.trigger is not None and said.trigger.id not in known:
@@ -316,7 +313,6 @@ def _forbids(known: Known, held: Hold, at: datetime) -> bool:
 
 
 def _rest_of_held(known: Known, held: Hold) -> Rest:
-    """What to store after a held run that counts as sent."""
     if held.kind != SCHEDULED:
         send = Send(held.kind, from_timestamp(held.at), held.trigger, 0, held)
         return _rest_of_waiting(known, send)
@@ -325,7 +321,6 @@ def _rest_of_held(known: Known, held: Hold) -> Rest:
 
 
 def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
-    """What to store if a held run counts as sent; ``last`` becomes the last run."""
     rest = _rest_of_held(known, held)._replace(missed=held.missed)
     if rest.counts:
         count = known.history.total_run_count + 1
@@ -334,7 +329,6 @@ def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
 
 
 def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
-    """What to store about a held run whose end was reported: it's recorded as sent."""
     outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED, states.BACKFILLED: ""}[held.kind]
     rest = _as_sent(known, held, from_timestamp(known.now), outcome)
     if all(end.state == RETRIED for end in proofs):
@@ -343,10 +337,7 @@ def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
 
 
 def _perhaps_sent(known: Known, held: Hold) -> Rest:
-    """What to store about a held run that may have left and must not go again.
-
-    A scheduled run counts, so that the entry does not exceed ``max_runs``.
-    """
+    """The run may have left: it counts, so that the entry does not exceed ``max_runs``."""
     at, is_scheduled = from_timestamp(held.at), held.kind == SCHEDULED
     last, outcome = known.history.last_run_at or at, PERHAPS_SENT if is_scheduled else ""
     rest = _as_sent(known, held, last, outcome)
@@ -364,7 +355,6 @@ NOT_AGAIN: Final = (
 
 
 def judge_schedule(known: Known) -> Verdict:
-    """Judge the run of the schedule, and backfills."""
     state = known.state
     if not known.rule.enabled:
         return Verdict(None, _with_waiting(known, Rest(DISABLED, state)), known)
@@ -381,7 +371,6 @@ def judge_schedule(known: Known) -> Verdict:
 
 
 def _decision(known: Known) -> Decision:
-    """Which occurrence of the schedule is due, and when the entry is due next."""
     plan, history, now = known.plan, known.history, datetime.fromtimestamp(known.now, UTC)
     anchor, runs = _anchor(known), history.total_run_count
     if anchor is None or known.rule.asks:
@@ -423,7 +412,6 @@ def anchor_of(history: History, state: State) -> datetime | None:
 
 
 def _state_after(known: Known, anchor: float) -> State:
-    """The state after an occurrence; the next run is computed from ``anchor``."""
     state = known.state.copy() if known.state.hold is None else _without_hold(known.state)
     state.at, state.due, state.failing = anchor, None, None
     return state
@@ -451,10 +439,10 @@ def _score_after(known: Known, state: State, *, counted: bool) -> float:
 
 
 def _not_due(known: Known, decision: Decision) -> Rest:
-    """What to store if no run is due, or if the runs are too late.
+    """No run is due, or the runs are too late.
 
-    Usually, the next run is computed from the last one. If runs were missed, or if the last run is
-    in the future, another instant is stored from which to compute it.
+    If runs were missed, or if the last run is in the future, another instant is stored from which
+    to compute the next run.
     """
     state, anchor, count = known.state, decision.anchor, decision.missed
     rest, name = Rest(score_of(decision.next_at), state), known.rule.name
@@ -484,7 +472,6 @@ SKIPPED_SO_MANY: Final = "beat: Entry %s skips no more runs, after %d: task %s h
 
 
 def _leaving(known: Known, send: Send, rest: Rest) -> Verdict:
-    """A run leaves, which may replace earlier ones."""
     if send.missed:
         # The shortest interval means as often as possible.
         shortest = getattr(known.rule.schedule, "run_every", timedelta.max) <= MIN_EVERY
@@ -506,14 +493,12 @@ def is_running(known: Known) -> bool:
 
 
 def _running(rule: Rule, task_id: str, now: float) -> states.Running | None:
-    """What to store about a run that left; None if runs may overlap."""
     if rule.policy.overlap == ALLOW or not task_id:
         return None
     return states.Running(task_id, now + rule.policy.overlap_timeout, now)
 
 
 def _overlapping(known: Known, decision: Decision) -> Rest:
-    """What to store if a run is due while an earlier one is still going on."""
     running, name = known.state.running, known.rule.name
     assert running is not None
     at = decision.anchor or decision.scheduled_at
@@ -573,10 +558,7 @@ def _with_waiting(known: Known, rest: Rest) -> Rest:
 
 
 def _rest_of_waiting(known: Known, send: Send) -> Rest:
-    """What to store after a triggered or backfilled run: the entry is due at once.
-
-    Other triggers, or a run of the schedule, may be waiting.
-    """
+    """The entry is due at once: other triggers, or a run of the schedule, may be waiting."""
     state = _without_hold(known.state)
     state.failing = None
     _keep_due(known, state)
@@ -595,7 +577,6 @@ def _with_id(ids: tuple[str, ...], new: str) -> tuple[str, ...]:
 
 
 def _judge_backfill(known: Known, decision: Decision) -> Verdict:
-    """No run of the schedule is due, so the next run of a backfill may go."""
     rest = _not_due(known, decision)
     from_other = decision.anchor is not None and known.history.last_run_at is not None
     backfill = _ready_backfill(known) if known.state.waiting and not from_other else None
@@ -637,14 +618,11 @@ def _replaced(state: State, old: Backfill, *new: Backfill) -> State:
 def record(
     verdict: Verdict, state: State, now: float, task_id: str, own_id: bool, left: bool
 ) -> Rest:
-    """What to store after the call that sent the run of ``verdict``.
-
-    Its state must still be signed with the mark of the change.
+    """What to store after the call that sent the run of ``verdict``, still without a mark.
 
     Arguments:
-        state: the stored state; its identity stays.
+        state: the stored state.
         now: when the run was looked at, UNIX seconds.
-        task_id: the id of the message.
         own_id: whether a reader can compute ``task_id`` from the nominal time.
         left: whether a message left. If not, the occurrence is used up and does not count.
     """
@@ -674,7 +652,7 @@ def _new_meta(state: State, last_run_at: datetime | None, count: int) -> str:
 
 
 def _unused(known: Known, rest: Rest) -> Rest:
-    """What to store if the call of a run sent nothing: the run is used up and does not count."""
+    """The call of a run sent nothing: the run is used up and does not count."""
     if not rest.counts:
         return rest
     assert rest.state.at is not None
@@ -724,8 +702,8 @@ def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bo
 def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> str | None:
     """The ``meta`` to store with a run, None to leave what an application wrote.
 
-    ``known`` is the entry as it was when the run was decided, ``fresh`` as it is now. ``new`` is
-    made to belong to the result.
+    ``known`` is the entry as of the decision, ``fresh`` as it is now. ``new`` is made to belong to
+    the result.
     """
     stored, before = fresh.history, known.history
     rewritten = not decide.same_instant(stored.last_run_at, before.last_run_at)
