@@ -62,7 +62,6 @@ class TaskAllowlist:
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """The values of all keys ``task``, see :func:`values_in`."""
     return (task for _, task in values_in(value, ("task",)))
 
 
@@ -199,7 +198,7 @@ class RedBeatConfig(settings.Settings):
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
-        """Log the :meth:`dubious_settings`, on the first call only."""
+        """On the first call only."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
@@ -321,7 +320,6 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
 
 
 def is_mock(thing: Any) -> bool:
-    """Whether a test of a program put a mock in place of an object."""
     return type(thing).__module__ == "unittest.mock"
 
 

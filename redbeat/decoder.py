@@ -72,8 +72,8 @@ _warned: set[tuple[type, str]] = set()
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     """Warn if the JSON of a schedule lacks attributes that influence its runs.
 
-    ``written`` comes from a custom encoder, which may store them: if it differs from the output of
-    RedBeat's encoder, there is no warning.
+    A custom encoder may store them: if ``written`` differs from what RedBeat's own writes, there is
+    no warning.
     """
     cls = type(value)
     if not asks_itself(value) or cls in types.CUSTOM:

@@ -266,7 +266,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @classmethod
     def overrides(cls, *names: str) -> bool:
-        """Whether a subclass overrides one of these methods and properties."""
         return any(name in vars(base) for base in _own_classes(cls) for name in names)
 
     @property
@@ -293,8 +292,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def recall(self, meta: str, identity: str | None = None) -> None:
         """Load a stored history; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` is the stored one; None keeps that of this object. Any further fields that a
-        subclass's ``decode_meta()`` returns become attributes.
+        ``identity`` None keeps that of this object. Any further fields that a subclass's
+        ``decode_meta()`` returns become attributes.
         """
         if not self.overrides("decode_meta"):
             history = History.read(meta)
@@ -414,7 +413,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @property
     def spread_offset(self) -> float:
-        """The number of seconds by which ``spread`` delays the next run.
+        """The seconds by which ``spread`` delays the next run.
 
         It's 0 for a schedule class with its own ``is_due``, which decides itself when it is due.
         """
@@ -442,8 +441,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def due_after(self, instant: datetime) -> Iterator[Expected]:
         """Yield the runs that are due after ``instant``, an aware datetime, in order of time.
 
-        A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays it
-        beyond ``instant``.
+        If ``spread`` or ``jitter`` delays a run beyond ``instant``, its nominal instant may have
+        passed.
         """
         since, anchor = max(as_utc(instant), EPOCH), self.anchor
         now, asks = datetime.now(UTC), asks_itself(self.schedule)
@@ -461,11 +460,10 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return (run for run in self.runs_from(since) if run.due_at > instant)
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
-        """Yield the runs that a punctual beat sends at ``since`` and later.
+        """Yield the runs that a punctual beat sends at ``since``, an aware datetime, and later.
 
-        ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
-        previous ones had taken place. The runs between ``now`` and ``since`` count towards
-        ``max_runs``, too.
+        Each run is computed as if the previous ones had taken place. Those between ``now`` and
+        ``since`` count towards ``max_runs``, too.
         """
         since, anchor = as_utc(since), self.anchor
         plan = self.occurrence_plan()
@@ -493,8 +491,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     ) -> Self:
         """Return a copy with the history that the entry would have if it was saved at ``instant``.
 
-        ``stored`` is the entry in Redis at ``now``, which the save would replace. Raises
-        :exc:`InvalidEntryError` if this entry cannot be saved. No round trip.
+        ``stored`` is the entry in Redis at ``now``. Raises :exc:`InvalidEntryError` if this entry
+        cannot be saved. No round trip.
         """
         entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
@@ -592,7 +590,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return texts
 
     def check_allowed(self) -> None:
-        """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
         check_allowed(ensure_conf(self.app), self.task, self.options)
 
     def writable_key(self) -> str:
@@ -853,7 +850,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
 
 def _own_classes(entry_class: type) -> list[type]:
-    """A program's entry class and its bases, without RedBeat's and Celery's."""
     return [base for base in entry_class.__mro__ if base not in RedBeatSchedulerEntry.__mro__]
 
 
@@ -863,7 +859,6 @@ def is_redbeat_entry(entry: Any) -> bool:
 
 
 def plan_of(app: Any, schedule: BaseSchedule, policy: Policy, name: str) -> Plan:
-    """See :meth:`plan_without_calendars`."""
     zone = (None if policy is DEFAULT else policy.zone) or _zone_of(app)
     if isinstance(schedule, crontab) and policy.misfire_grace_time is None:
         deadline = ensure_conf(app).cron_deadline
@@ -911,7 +906,6 @@ def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
 
 
 def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> tuple[str, str]:
-    """Return (field, problem) for an error that the constructor of an entry class raised."""
     if isinstance(error, TypeError):
         for name in arguments:
             if f"argument '{name}'" in str(error):

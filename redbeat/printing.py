@@ -97,8 +97,6 @@ class _Writer(logging.Handler):
 
 
 class _Printed:
-    """An argument of a log line, printable and of limited length."""
-
     __slots__ = ("_value",)
 
     def __init__(self, value: Any) -> None:

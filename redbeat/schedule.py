@@ -97,7 +97,6 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return key
 
     def _entry_of(self, row: Row) -> Any:
-        """Raises :exc:`DecodeError`. No round trip."""
         return _checked(saving.entry_of(row, self.app, self.entry_class), row.key)
 
     # -- methods of a mapping --------------------------------------------------------------------
@@ -337,7 +336,6 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 return
 
     def _running(self, records: Iterable[Record]) -> list[Entry]:
-        """The entries that beats run, with their calendars, see :func:`give_calendars`."""
         readable = (item.entry for item in records if item.state != statuses.QUARANTINED)
         entries = [entry for entry in readable if entry and entry.enabled]
         known = give_calendars(self._store, entries).keys()

@@ -251,7 +251,6 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _statics(self) -> list[Statics]:
-        """By part of the schedule."""
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
@@ -259,12 +258,10 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
-        """What :meth:`update_from_dict` could not save while Redis was unavailable."""
         return {}
 
     @property
     def _locks(self) -> Sequence[BeatLock | None]:
-        """By part of the schedule."""
         if self._parted is not None:
             return self._parted.locks
         return [self.lock if isinstance(self.lock, BeatLock) else None]
@@ -454,7 +451,6 @@ class RedBeatScheduler(Scheduler):
         return is_mock(self.app) or is_mock(config.client_of(self.app))
 
     def _tick_alone(self) -> float:
-        """Run the due entries without a beat."""
         if self.lock is not None:
             self.lock.extend(int(self.lock_timeout))
         return self._run_each([*self.schedule.values()], self.max_interval)
@@ -612,7 +608,6 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def connection(self) -> Any:
-        """Each call on this broker connection has a short timeout."""
         patience = min(max(self.lock_timeout, SHORTEST_PATIENCE), LONGEST_PATIENCE)
         return broker.publishing_connection(self.app, patience)
 
@@ -699,7 +694,6 @@ class RedBeatScheduler(Scheduler):
             raise SystemExit(self._exit_code)
 
     def _log_unfinished(self, beat: Beat | PartedBeat | None) -> None:
-        """Log once which runs were on their way when the time to stop was over."""
         if self._logged_unfinished:
             return
         self._logged_unfinished = True

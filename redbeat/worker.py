@@ -172,7 +172,7 @@ def _report(
     error: Any,
     seconds: float | None = None,
 ) -> None:
-    """If this fails, it's logged; the task does not fail."""
+    """If the report fails, that is logged; the task does not fail."""
     name, key = _header(request, NAME_HEADER), _header(request, OVERLAP_HEADER)
     if not (name or key) or not task_id:
         return
@@ -205,11 +205,7 @@ def _text_of(error: Any) -> str | None:
 
 
 class Reports:
-    """Sends the reports of one process to Redis.
-
-    If Redis does not answer, all reports wait for at least :data:`BACK_OFF` seconds, until another
-    run ends.
-    """
+    """If Redis does not answer, all reports wait for :data:`BACK_OFF` seconds or more."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -220,7 +216,6 @@ class Reports:
         self._is_away = False
 
     def add(self, end: End) -> None:
-        """Send a report, or keep it in memory while Redis does not answer."""
         self._dropped += len(self._waiting) == MAX_WAITING
         self._waiting.append(end)
         if time.monotonic() < self._not_before:

@@ -43,7 +43,7 @@ Tagged = Mapping[str, Any]
 
 
 def path_text(path: Iterable[str | int]) -> str:
-    """Such as ``kwargs.when[0]``."""
+    """Return a path such as ``kwargs.when[0]``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".")
 
@@ -60,7 +60,6 @@ class UnstorableError(TypeError):
         return f"{self.field()}: {self.problem}" if self.path else self.problem
 
     def field(self, root: str = "") -> str:
-        """Return a path such as ``kwargs.when`` that begins with ``root``."""
         return path_text((root, *self.path) if root else self.path)
 
 
@@ -73,11 +72,10 @@ class StoredType(NamedTuple):
 
     Attributes:
         tag: the value of ``__type__``.
-        encode: makes the fields of a tagged dict, without ``__type__``, from an object; raises
-            :exc:`UnstorableError`.
-        decode: makes an object from a tagged dict; raises :exc:`DecodeError`, whose ``field`` is
-            the invalid key, or "" if it's not about a single one. A constructor's ``ValueError``,
-            ``TypeError`` or ``OverflowError``, with a text such as ``count: ...``, is converted.
+        encode: makes the fields, without ``__type__``; raises :exc:`UnstorableError`.
+        decode: makes the object; raises :exc:`DecodeError`, whose ``field`` is the invalid key, or
+            "" if it's not about a single one. A constructor's ``ValueError``, ``TypeError`` or
+            ``OverflowError``, with a text such as ``count: ...``, is converted.
         required: keys that a tagged dict must have.
         optional: other keys that it can have; None turns the checks of keys and lengths off.
     """

@@ -152,11 +152,10 @@ def planned(
     sent: Collection[datetime],
     earlier: Sequence[Backfill],
 ) -> Planned:
-    """Plan a backfill of the runs of a span.
+    """``sent`` are the nominal instants that the history reports as sent.
 
-    ``sent`` are the nominal instants that the history reports as sent. All runs in the spans of
-    ``earlier`` count as sent. Raises :exc:`InvalidEntryError` if the span contains too many runs,
-    or if there are too many gaps between the runs to send.
+    All runs in the spans of ``earlier`` count as sent, too. Raises :exc:`InvalidEntryError` if the
+    span contains too many runs, or if there are too many gaps between the runs to send.
     """
 
     def is_left(instant: datetime) -> bool:

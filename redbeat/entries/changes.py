@@ -135,7 +135,7 @@ def _set_texts(change: Change, texts: Texts, before: str) -> None:
 
 
 def after(row: Row, change: Change) -> Row:
-    """Without score and inbox."""
+    """Return the row without score and inbox."""
     before = {
         words.DEFINITION: row.definition,
         words.META: row.meta,
@@ -181,10 +181,7 @@ def change_all(
 def _try(
     store: Store, made: Sequence[tuple[Row, Change]], done: dict[str, Row]
 ) -> tuple[list[Row], float]:
-    """Try changes, and put what is stored afterwards into ``done``.
-
-    Returns the rows that others have changed in between, and Redis's time.
-    """
+    """Return the rows that others have changed in between, and Redis's time."""
     reply, left = apply(store, [change for _, change in made]), list[Row]()
     for (row, change), answer in zip(made, reply.answers, strict=True):
         if answer.word == words.DONE:

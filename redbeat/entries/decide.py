@@ -64,11 +64,7 @@ class Plan:
     exclusion: Exclusion | None = None
 
     def on_grid(self, instant: datetime) -> datetime:
-        """The last instant up to ``instant`` from which to count the runs of an interval.
-
-        They are counted from the ``start_time``. Without one, and for other schedules, this is
-        ``instant`` itself.
-        """
+        """The runs of an interval are counted from the ``start_time``, if there is one."""
         start = self.policy.start_time
         if start is None or instant <= start or not isinstance(self.schedule, interval):
             return instant
@@ -89,11 +85,7 @@ class Plan:
         return self.exclusion.latest_run(self.schedule, first, until)
 
     def after(self, instant: datetime) -> datetime | None:
-        """The first nominal instant after an occurrence or an anchor.
-
-        For an interval, that is ``instant`` plus the interval; with a ``start_time``, it is
-        ``start_time`` plus a multiple of the interval.
-        """
+        """The first nominal instant after an occurrence or an anchor."""
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
             on_grid = isinstance(self.schedule, interval)
@@ -107,8 +99,7 @@ class Plan:
     def first_occurrence(self, at: datetime) -> datetime | None:
         """The first occurrence of an entry that never ran.
 
-        That is ``at``, unless the schedule defines its own first run, or ``at`` is before
-        ``start_time`` or on an excluded day.
+        That is ``at``, unless the schedule, the ``start_time`` or a calendar says otherwise.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and isinstance(self.schedule, solar):
@@ -120,11 +111,7 @@ class Plan:
         return None if end is not None and at > end else at
 
     def estimates(self, anchor: datetime, since: datetime) -> Iterator[datetime]:
-        """Yield instants after ``since`` by the schedule's ``remaining_estimate``.
-
-        Only for schedules with their own ``is_due``. Ends when an estimate is not later than the
-        one before. Raises whatever ``remaining_estimate`` raises.
-        """
+        """For schedules with their own ``is_due``; raises what ``remaining_estimate`` raises."""
         instant = self.after(anchor)
         if instant is not None and instant <= since:
             instant = self.after(since)
@@ -414,12 +401,11 @@ class Expected(NamedTuple):
 def runs_from(
     plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
 ) -> Iterator[Expected]:
-    """Yield the expected runs whose nominal instants are not before ``since``.
+    """Yield the runs that a beat which is never late would send from ``since`` on.
 
-    These are exactly the runs that a beat which is never late would send: :func:`decide` is called
-    when the next run is due, with the history after the previous one. ``anchor`` and ``runs`` are
-    those of the entry at ``now``; ``since`` may be before or after ``now``. Not for schedules that
-    satisfy :func:`~redbeat.schedules.next_run.asks_itself`.
+    :func:`decide` is called when the next run is due, with the history after the previous one.
+    ``anchor`` and ``runs`` are those of the entry at ``now``, which may be before or after
+    ``since``. Not for schedules that satisfy :func:`~redbeat.schedules.next_run.asks_itself`.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -478,10 +464,7 @@ def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
 def decide_by_is_due(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
 ) -> Decision:
-    """The decision for a schedule with its own ``is_due``, which also says when to ask next.
-
-    Raises what ``is_due`` raises, but a connection error becomes a ``RuntimeError``.
-    """
+    """Raises what ``is_due`` raises, but a connection error becomes a ``RuntimeError``."""
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
@@ -498,11 +481,7 @@ def decide_by_is_due(
 
 
 def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
-    """How far a schedule's clock is ahead of ``now``.
-
-    A schedule compares the last run with its own clock. If that is ahead of Redis's clock, the
-    schedule would be due too early without this offset.
-    """
+    """A schedule compares the last run with its own clock, which may be ahead of Redis's."""
     try:
         return aware(schedule.now()) - now
     except Exception:
@@ -524,10 +503,7 @@ def aware(instant: datetime) -> datetime:
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Whether two times are the same instant, or both None.
-
-    They are compared in UTC: in local time, the hour that a DST change repeats is ambiguous.
-    """
+    """Compares in UTC: in local time, the hour that a DST change repeats is ambiguous."""
     if one is other or one is None or other is None:
         return one is other
     return aware(one) == aware(other)

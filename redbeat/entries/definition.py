@@ -149,7 +149,7 @@ def encode_definition(definition: dict[str, Any], static: bool = False) -> str:
 
 
 def stored_options(options: Any) -> Any:
-    """Return the options with each timedelta as a number of seconds.
+    """Timedeltas become numbers of seconds.
 
     Raises :exc:`InvalidEntryError` for a time that is empty, negative or a UNIX time.
     """
@@ -214,7 +214,6 @@ def _accept_other_forms(definition: dict[str, Any]) -> None:
 
 
 def check_excluded(rule: Any, policy: Policy) -> None:
-    """Check that a schedule can use the calendars of a policy."""
     if not policy.exclude:
         return
     if asks_itself(rule):
@@ -226,7 +225,6 @@ def check_excluded(rule: Any, policy: Policy) -> None:
 
 
 def warn_if_too_short(name: Any, value: Any) -> None:
-    """Warn of an interval so short that the entry runs less often than it says."""
     every = value.run_every if isinstance(value, schedule) and not asks_itself(value) else MIN_EVERY
     if every < MIN_EVERY:
         logger.warning(
@@ -236,9 +234,9 @@ def warn_if_too_short(name: Any, value: Any) -> None:
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
-    """Return the policy as JSON, "" if all fields have their defaults.
+    """Return "" if all fields have their defaults.
 
-    It's stored separately, because RedBeat 2 would refuse policy fields in a definition.
+    The policy is stored separately, because RedBeat 2 would refuse its fields in a definition.
     """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""

@@ -102,10 +102,9 @@ def resume_entry(store: Store, entry: Any) -> None:
 
 
 def _take_over(entry: Any, changed: dict[str, Row]) -> None:
-    """Let the entry object know what a pause or resume has stored.
+    """Let the entry object know what is stored.
 
-    If another program had edited the entry before, a later ``save(if_unchanged=True)`` still
-    conflicts.
+    If another program had edited it before, a later ``save(if_unchanged=True)`` still conflicts.
     """
     row = changed.get(entry.key)
     if row is None:
@@ -126,10 +125,7 @@ def _enabled(texts: Texts) -> Texts:
 
 
 def delete(store: Store, keys: Iterable[str]) -> int:
-    """Delete entries and everything stored with them; return how many existed.
-
-    One round trip per 500 keys.
-    """
+    """Return how many entries existed. One round trip per 500 keys."""
     removed = 0
     for batch in batches(keys):
         answers = changes.apply(store, [deletion(key) for key in batch]).answers
@@ -309,7 +305,6 @@ def _refusal(word: str, entry: Any) -> InvalidEntryError:
 
 
 def _span_of(since: datetime, until: datetime, rate: float) -> tuple[datetime, datetime]:
-    """Return the span in UTC; raises :exc:`InvalidEntryError` for a bad span or rate."""
     span = (in_utc("since", since), in_utc("until", until))
     if not span[0] < span[1]:
         raise InvalidEntryError("until", f"{until} must be later than {since}")

@@ -65,7 +65,7 @@ def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
 
 
 def recall(entry: Any, row: Row) -> None:
-    """Load what is stored besides definition and policy; raises :exc:`DecodeError`."""
+    """What is stored besides definition and policy; raises :exc:`DecodeError`."""
     state = changes.state_of(row)
     entry.recall(row.meta or "", state.identity)
     if state.at is not None:
@@ -114,7 +114,6 @@ def restart_if_finished(
 
 
 def is_ahead(entry: RedBeatSchedulerEntry, now: float) -> bool:
-    """Whether a last run that this host's clock gave is later than Redis's ``now``."""
     last = entry.last_run_at
     if last is None or aware(last).timestamp() <= now + TOLERANCE:
         return False

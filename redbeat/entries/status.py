@@ -202,9 +202,9 @@ def quarantine_of(row: Row, kept: State, state: EntryState) -> tuple[str, dateti
 
 
 def shown_state(row: Row, now: float) -> State:
-    """What beats keep about an entry, with what is pending in its inbox.
+    """Return the state with what is pending in the inbox, and without what is over.
 
-    A hold or running task whose time has passed is left out. ``now`` is in UNIX seconds.
+    ``now`` is in UNIX seconds.
     """
     kept = verdicts.with_inbox(state_of(row), read_inbox(row.inbox), now)
     if kept.hold is not None and kept.hold.until <= now:
@@ -314,10 +314,9 @@ def failing_of(row: Row, kept: State, now: float) -> Failing | None:
 
 
 def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
-    """How overdue an entry is, None if it is not.
+    """None for entries that are not overdue; paused, finished and unreadable ones never are.
 
-    ``name`` is the exact name, ``now`` is in UNIX seconds. Paused, finished and unreadable entries
-    are never overdue.
+    ``name`` is the exact name, ``now`` is in UNIX seconds.
     """
     texts = f"{row.policy}{row.definition or ''}"
     if row.unreadable or row.due is None or row.due < 0 or '"expect_within"' not in texts:
@@ -371,10 +370,7 @@ def history_of(entry: Any) -> list[Occurrence]:
 
 
 def runs_in(row: Row, entry: Any) -> list[Occurrence]:
-    """The last runs in a row that was read with its history, with their results.
-
-    If runs share a task id, the latest has the result.
-    """
+    """If runs share a task id, the latest has the result."""
     entry.saved_state = entry.saved_state._replace(identity=state_of(row).identity)
     size, ends = ensure_conf(entry.app).history_size, read_results(row.results)
     found = read_history(texts_in(row.history), entry.own_task_id)[:size]
