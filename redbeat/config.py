@@ -93,7 +93,6 @@ SAFE_LOCK_TIMEOUT: Final = 1.0
 #: Celery's settings that a stand-in may have.
 STAND_IN: Final = ("beat_max_loop_interval", "beat_schedule", "beat_sync_every", "broker_url")
 
-#: Settings are of these types.
 PLAIN: Final = (str, int, float, dict, list, tuple, set, frozenset, type(None))
 
 # Redis Cluster's hash tag is the text in the first pair of braces, if it is not empty.

@@ -48,7 +48,6 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
-#: A last run further in the future was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
 #: When ``is_due()`` of a disabled entry asks for the next check, in seconds.
@@ -128,7 +127,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     #: Policy fields whose names a subclass uses for its own attributes or arguments.
     foreign_fields: frozenset[str] = frozenset()
 
-    #: By the names in ``exclude``; None until a decision loads them.
+    #: The entry's calendars by name; None until a decision loads them.
     _calendars: Mapping[str, Calendar] | None = None
 
     def __init__(
@@ -145,7 +144,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self.foreign_fields:
-            # If a subclass passes such a field to this constructor, it means RedBeat's.
+            # A field that a subclass passes to this constructor is RedBeat's after all.
             self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
@@ -170,7 +169,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
             with suppress(InvalidEntryError):  # save() reports an unknown time zone
                 zone: Any = Policy.of({"timezone": self.timezone}).zone
                 self.schedule = in_zone(self.schedule, zone)
-        # A last run that was passed must be saved as a change; the default one is none.
+        # A last run that was passed counts as a change to save; the default one doesn't.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -270,7 +269,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @property
     def seen_texts(self) -> Texts:
-        """The stored definition and policy at the last load or save, "" before the first."""
         return self.saved_state.texts
 
     @property
@@ -281,7 +279,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """The default if a subclass uses the name for something else."""
+        """Return the default if a subclass uses the name for something else."""
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def _current_time(self) -> datetime:
@@ -292,7 +290,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def recall(self, meta: str, identity: str | None = None) -> None:
         """Load a stored history; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` None keeps that of this object. Any further fields that a subclass's
+        Without an ``identity``, that of this object stays. Any further fields that a subclass's
         ``decode_meta()`` returns become attributes.
         """
         if not self.overrides("decode_meta"):
@@ -305,7 +303,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         self.adopt(history, identity)
 
     def adopt(self, history: History, identity: str | None = None) -> None:
-        """Set the run history as if it was stored."""
         last, count, self.scheduled_at = history
         self.last_run_at, self.total_run_count = last, count
         if identity is None:
@@ -651,7 +648,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         return histories.encode_meta(self.last_run_at, self.total_run_count or None)
 
     def warn_if_finished(self) -> None:
-        """Warn that a saved entry is enabled but has no run left. No round trip."""
         if not self.enabled:
             return
         finished, anchor = self.runs_left == 0, self.anchor

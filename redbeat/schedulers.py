@@ -142,12 +142,10 @@ class RedBeatScheduler(Scheduler):
     #: entries.
     _setting_up = False
 
-    #: The exit code if an invalid setting ends the beat.
     _exit_code = 0
 
     _layout_checked = False
 
-    #: Whether the log already says what was not recorded at the end.
     _logged_unfinished = False
 
     #: Whether the static entries must still be written, because Redis was unavailable.

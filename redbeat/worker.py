@@ -36,7 +36,6 @@ __all__ = ("enable",)
 
 logger = get_logger(__name__)
 
-#: The message header with the entry's name.
 NAME_HEADER: Final = "periodic_task_name"
 
 #: Each message of a beat has at least one of these headers.

@@ -518,7 +518,6 @@ TYPES: Final[dict[type, StoredType]] = {
 
 BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
-#: Values of ``__type__``.
 SCHEDULES: Final = tuple(kind.tag for cls, kind in TYPES.items() if issubclass(cls, BaseSchedule))
 
 #: Schedule classes that users registered.

@@ -39,7 +39,7 @@ def is_id(text: str) -> bool:
 #: The scores of finished and quarantined entries, and of disabled ones.
 PARKED, DISABLED = -1.0, -2.0
 
-#: Earlier than any occurrence of any schedule: it's not a whole second, so no rule can hit it.
+#: Before all occurrences of all schedules. It's not a whole second, so no rule hits it.
 BEFORE_EPOCH = EPOCH - TICK
 
 
@@ -167,10 +167,7 @@ class Plan:
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
     def occurrences_from(self, anchor: datetime | None, since: datetime) -> Iterator[datetime]:
-        """Yield the occurrences at ``since`` and later, ignoring ``max_runs``.
-
-        Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``.
-        """
+        """Ignores ``max_runs``; raises :exc:`InvalidEntryError` for a class with its own ``is_due``."""
         if occurrences.asks_itself(self.schedule):
             problem = "the class has its own is_due(), so the runs of a span cannot be computed"
             raise InvalidEntryError("schedule", problem)

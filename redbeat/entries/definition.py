@@ -98,7 +98,6 @@ RESERVED: Final = frozenset(
 )
 
 
-#: The check of each field of a definition, and a description of valid values.
 FIELDS: dict[str, Check] = {
     "name": (_is_text, "a text that is not empty, without lone surrogates"),
     "task": (_is_text, "the name of a task, without lone surrogates"),

@@ -62,7 +62,7 @@ class History(NamedTuple):
         return cls(checked["last_run_at"], checked.get("total_run_count", 0))
 
 
-#: Definition and policy.
+#: A definition and a policy, as JSON.
 Texts = tuple[str, str]
 
 
@@ -155,7 +155,6 @@ def _quoted_zone(moment: datetime) -> str:
     return quoted(key) if key else ""
 
 
-#: Policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
 #: Schedule, time zone, start and end time as comparable data; the schedule object; ``max_runs``.

@@ -42,7 +42,7 @@ LONGEST_OVERLAP: Final = 1e9
 #: A last run further in the future was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
-#: An occurrence whose call sent no message.
+#: The outcome of an occurrence whose call sent no message.
 NOT_SENT = "not_sent"
 
 Note = tuple[int, str, tuple[Any, ...]]
@@ -76,11 +76,9 @@ class Rest(NamedTuple):
         counts: whether the run counts: ``total_run_count`` + 1.
         outcome: what the history says of a run that is not sent, "" for no line.
         at: the nominal time of that line, and of what replaces missed occurrences.
-        missed: how many occurrences were missed.
         end: "", ``park``, ``disable``, ``delete``, or ``pause`` (after too many failures).
         waits: the id of the run that the entry waits for (the field ``waits``), "" for none.
         meta: the ``meta`` to store, None to leave it.
-        line: the history line, "" for none.
     """
 
     score: float
@@ -137,9 +135,6 @@ class Verdict(NamedTuple):
     """The decision about one entry.
 
     Attributes:
-        send: what leaves now.
-        rest: what to store.
-        known: what the verdict was made from.
         take: the last inbox line that the verdict took in (``Change.take``), "" for none.
         ends: the ends of runs among these lines.
     """
