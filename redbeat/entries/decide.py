@@ -167,7 +167,7 @@ class Plan:
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
     def occurrences_from(self, anchor: datetime | None, since: datetime) -> Iterator[datetime]:
-        """Ignores ``max_runs``; raises :exc:`InvalidEntryError` for a class with its own ``is_due``."""
+        """Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``."""
         if occurrences.asks_itself(self.schedule):
             problem = "the class has its own is_due(), so the runs of a span cannot be computed"
             raise InvalidEntryError("schedule", problem)

@@ -305,8 +305,7 @@ def _kept(save: _Save, now: datetime) -> State:
 def score_of(entry: Any, state: State, now: datetime) -> float:
     """When a beat looks at the entry next; :data:`NOW` for at once.
 
-    Until a held run may be taken over, only its owner deals with the entry. Redis's time alone
-    tells when that is.
+    Until a held run may be taken over, only its owner deals with the entry, whatever ``now`` is.
     """
     score = entry.score_to_store(now)
     if entry.last_run_at is None and state.due is not None and entry.enabled:
@@ -359,7 +358,7 @@ def _take_in(store: Store, save: _Save, row: Row | None) -> None:
 def _is_anothers(save: _Save, row: Row | None) -> bool:
     """Whether another program stored what is there, or deleted what the entry knows.
 
-    An earlier attempt of this call may have stored it, if its reply was lost, and a beat may have
+    Not if an earlier attempt of this call stored it and its reply was lost, even if a beat has
     recorded a run since.
     """
     believed = save.entry.seen_texts
