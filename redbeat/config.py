@@ -197,7 +197,7 @@ class RedBeatConfig(settings.Settings):
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
-        """On the first call only."""
+        """Log the :meth:`dubious_settings`, on the first call only."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
@@ -285,7 +285,7 @@ class RedBeatConfig(settings.Settings):
 
 
 def real_app(app: App | None = None) -> Celery:
-    """Return the app behind a proxy (default: the current app).
+    """Return ``app`` (default: the current app), or the app behind a proxy.
 
     ``celery.current_app`` is a proxy, and Flask programs often wrap the Celery app in one.
     """

@@ -64,8 +64,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     Iterating yields entries in due order, those that are never due last, and reads 500 entries per
     round trip. Each entry comes exactly once, even if runs or changes move it in the due order;
-    entries that you add or delete meanwhile may be left out. It takes about 70 bytes of memory per
-    key, to remember what it has yielded. At the end, all keys are scanned, 2000 per round trip, for
+    entries that you add or delete during the iteration may be left out. The iteration remembers a
+    hash of each key, about 70 bytes. At its end, it scans all keys, 2000 per round trip, for
     entries that it has not met.
 
     Arguments:
@@ -190,8 +190,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
-            enabled: only enabled or only disabled entries; either leaves out unreadable ones.
-            static: only static or only dynamic entries.
+            enabled: True for enabled entries only, False for disabled ones only; either leaves out
+                unreadable entries.
+            static: True for static entries only, False for dynamic ones only.
             due_before: only entries due before this instant; a naive datetime counts as UTC.
             states: only entries in these states.
             last_result: only entries whose last run ended so, see :class:`EntryStatus`.
@@ -225,10 +226,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return list(islice(runs, max(n, 0)))
 
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
-        """Return when enabled entries are due after ``after`` (default: now) and before ``until``.
+        """Return the due times of all enabled entries after ``after`` and before ``until``.
 
-        Takes one round trip per 500 entries, until no run before ``until`` can come later. With too
-        many entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
+        ``after`` is the current time by default. Takes one round trip per 500 entries, until no run
+        before ``until`` can come later. With too many entries or runs, the forecast ends before
+        ``until``; see :class:`~redbeat.Forecast`.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
         return forecasts.forecast(self._agenda_pages(), since, in_utc("until", until))
@@ -397,9 +399,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return load_calendars(self._store)
 
     def save_calendar(self, calendar: Calendar) -> int:
-        """Store a calendar, which affects all entries that use it at once; return their number.
+        """Store a calendar, and return how many entries use it.
 
-        Takes one round trip, and five more per 500 entries with calendars.
+        The change takes effect on them at once. Takes one round trip, and five more per 500 entries
+        with calendars.
         """
         return calendars.save_calendar(self, calendar)
 

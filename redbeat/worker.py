@@ -204,7 +204,11 @@ def _text_of(error: Any) -> str | None:
 
 
 class Reports:
-    """If Redis does not answer, all reports wait for :data:`BACK_OFF` seconds or more."""
+    """Sends the reports of one process to Redis.
+
+    If Redis does not answer, all reports wait until a run ends, at least :data:`BACK_OFF` seconds
+    later.
+    """
 
     def __init__(self, app: Celery) -> None:
         self._app = app
