@@ -22,7 +22,8 @@ MIN_RATE: Final = 0.0001
 
 MAX_RUNS: Final = 100_000
 
-#: The most spans of one backfill, and the most finished backfills and waiting runs of an entry.
+#: The most spans of one backfill. Also the most finished backfills and waiting runs of an entry,
+#: together.
 MAX_SPANS: Final = 100
 
 #: From the start (included) to the end (excluded).

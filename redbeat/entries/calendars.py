@@ -41,7 +41,7 @@ def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Without ``names``, read all of them. One round trip."""
+    """Without ``names``, read all. Raises :exc:`DecodeError`. One round trip."""
     texts = store.calendars(names)
     return decode_calendars(texts, texts)
 
@@ -86,7 +86,7 @@ def save(store: Store, name: str, text: str) -> None:
 
 
 def delete(store: Store, name: str) -> bool:
-    """Return whether the calendar existed. One round trip per shard."""
+    """Delete a calendar that no entry uses; return whether it existed. One round trip per shard."""
     existed = False
     for part in store.parts:
         prefix = part.keys.prefix

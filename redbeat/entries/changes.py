@@ -25,7 +25,7 @@ NOW: Final = 0.0
 
 
 def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> Reply:
-    """One round trip."""
+    """For programs that are no beat. One round trip."""
     return store.turn(Request("program", None, changes, look))
 
 

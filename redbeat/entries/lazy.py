@@ -25,7 +25,7 @@ class LazyArgumentError(RedBeatError):
 
 
 def refuse_functions(definition: Mapping[str, Any]) -> None:
-    """Only a static entry can have lazy arguments: raise :exc:`InvalidEntryError` for one."""
+    """Raise :exc:`InvalidEntryError` for a function: only static entries have lazy arguments."""
 
     def refuse(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc):
