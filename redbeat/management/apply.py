@@ -1,6 +1,6 @@
-"""Plans and applies the changes that make the stored entries match given definitions.
+"""Plans and makes the changes that turn the stored entries into the given definitions.
 
-The class :class:`Change` also describes each change that an import or a migration makes.
+Imports and migrations describe what they do with :class:`Change`, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Applied:
 def apply(
     schedule: Schedule, definitions: Mapping[str, Mapping[str, Any]], prune: bool, dry_run: bool
 ) -> Applied:
-    """Make the stored entries match the definitions; see :meth:`Schedule.apply` for details."""
+    """See :meth:`Schedule.apply`."""
     entries = {
         str(name): build_entry(schedule, name, definition)
         for name, definition in definitions.items()
@@ -67,9 +67,9 @@ def apply(
 
 
 def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedulerEntry:
-    """Return an entry built from a definition.
+    """Return the entry of a definition, which may be an entry without its name.
 
-    Raises :exc:`InvalidEntryError` for an invalid definition; the message contains the entry name.
+    Raises :exc:`InvalidEntryError`, with the name of the entry in the message.
     """
     if isinstance(definition, RedBeatSchedulerEntry):
         definition.name = str(name)
@@ -82,10 +82,9 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
 
 
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
-    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
+    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version.
 
-    If the class of the entry overrides ``save()`` without the argument ``if_unchanged``, this
-    function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
+    If an overriding ``save()`` doesn't accept ``if_unchanged``, RedBeat's own is called.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:
@@ -96,7 +95,7 @@ def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
 
 # -- the plan --------------------------------------------------------------------------------------
 
-#: A planned change with one of these actions writes an entry.
+#: The actions that write an entry.
 TO_WRITE: Final = ("created", "changed")
 
 
@@ -104,12 +103,12 @@ class PlannedChange(NamedTuple):
     """A planned change of an entry.
 
     Attributes:
-        name: the name of the entry.
-        action: one of ``created``, ``changed``, ``unchanged`` or ``removed``.
-        entry: the entry to save or to remove, or None if an entry to remove cannot be read; a save
-            with ``if_unchanged`` fails if the stored entry has changed since the plan was made.
-        problem: why the change is not allowed; "" if the change is allowed.
-        row: the data that is stored under this name; None for an entry to remove.
+        name: the entry's name.
+        action: ``created``, ``changed``, ``unchanged`` or ``removed``.
+        entry: the entry to save or remove, None if the one to remove cannot be read. A save with
+            ``if_unchanged`` fails if the stored entry has changed since the plan.
+        problem: why the change isn't allowed, "" if it is.
+        row: what is stored under this name; None for an entry to remove.
     """
 
     name: str
@@ -120,16 +119,15 @@ class PlannedChange(NamedTuple):
 
     @property
     def change(self) -> Change:
-        """A :class:`Change` that describes the planned change for display."""
         if self.row is None:
             return Change(self.name, self.action)
         score = self.row.due if self.action == "unchanged" else _score_of(self.entry)
         return change_of(self.action, self.row, self.entry, score)
 
     def write(self, store: Store) -> bool:
-        """Save or remove the entry, unless the entry has changed since the plan was made.
+        """Save or remove the entry, in one round trip.
 
-        Returns whether the entry was saved or removed. Takes one round trip.
+        Returns False, and writes nothing, if the entry has changed since the plan.
         """
         if self.action == "removed":
             return edits.delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
@@ -147,19 +145,17 @@ def plan_entries(
     adopt: bool = False,
     prune: bool = True,
 ) -> Iterator[PlannedChange]:
-    """Yield the changes that make the stored entries of an owner match ``entries``.
+    """Yield the changes that make the stored entries of the owner ``managed_by`` match ``entries``.
 
-    The owner is ``managed_by``. The field ``managed_by`` of a stored entry names the entry's owner.
-    A stored entry of the owner that is not in ``entries`` is removed. Entries without an owner, and
-    entries of other owners, are never removed. If an entry in ``entries`` is already stored with
-    another owner, or without an owner, ``managed_by`` becomes its owner if ``adopt`` is true;
-    otherwise the planned change has a problem. A paused entry stays paused.
+    The owner's entries that are not in ``entries`` are removed. Entries of other owners, or without
+    one, never are. If one of them is in ``entries``, ``adopt`` lets the owner take it over;
+    otherwise its change has a problem. A paused entry stays paused.
 
-    If ``managed_by`` is None, owners are ignored, and all dynamic entries that are not in
-    ``entries`` are removed. A paused entry whose definition changes is then resumed.
+    If ``managed_by`` is None, owners don't matter: every dynamic entry that is not in ``entries``
+    is removed, and a changed entry that was paused is resumed.
 
-    If ``prune`` is false, no entry is removed. This function writes nothing. Takes one round trip
-    per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
+    If ``prune`` is false, nothing is removed. This function writes nothing. Takes one round trip
+    per 500 ``entries``, and with ``prune`` one more per 500 stored entries.
     """
     for batch in reading.batches(entries.items()):
         page = schedule._store.read([entry.writable_key() for _, entry in batch])
@@ -195,10 +191,7 @@ def _planned(
 
 
 def obstacle(row: rows.Row, static: bool = False) -> str:
-    """Return the reason why a stored entry must not be overwritten, or "" if there is no reason.
-
-    ``static`` is true if the new entry is a static entry.
-    """
+    """Return why a stored entry must not be overwritten by a ``static`` or dynamic one, or ""."""
     if row.definition is None and "hash" in row.unreadable:
         return f"{row.unreadable}; delete that key"
     if row.static and not static:
@@ -216,7 +209,7 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: rows.Ro
 
 
 def stored_entry(row: rows.Row, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:
-    """Return the entry that ``entry`` replaces, or None if missing or unreadable."""
+    """Return the entry that ``entry`` replaces, None if there is none or it cannot be read."""
     if row.definition is None:
         return None
     try:
@@ -234,7 +227,6 @@ def _same_texts(row: rows.Row, entry: RedBeatSchedulerEntry) -> bool:
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
-    """Return the score that a save of the entry would store; the entry is not changed."""
     preview = copy(entry)
     with suppress(DecodeError):
         saving.restart_if_finished(preview, preview.texts(), datetime.now(UTC))
@@ -245,29 +237,28 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
 # -- the change of one entry or calendar -----------------------------------------------------------
 
 
-#: Values of a field that mean that it has none.
+#: Values of a field that count as no value.
 EMPTY: Final[tuple[Any, ...]] = (None, [], {})
 
 
 class Difference(NamedTuple):
-    """The old and the new JSON value of a field; None means that the field has no value."""
+    """The old and the new JSON value of a field; None stands for no value."""
 
     old: Any
     new: Any
 
 
 class Change(NamedTuple):
-    """The change of an entry or a calendar.
+    """What happens to an entry or a calendar.
 
     Attributes:
         name: the name of the entry or calendar.
-        action: one of ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs,
-            but is not changed) or ``removed``; in a migration ``copied``, ``same``, ``different``,
-            ``unreadable`` or ``deleted``.
-        fields: field name -> the old and the new value, for each field that differs; all fields of
-            a new entry differ, with None as the old value.
-        next_run: when the entry is due next, in UTC; None if the entry is never due.
-        is_calendar: whether the change is a change of a calendar.
+        action: ``created``, ``changed``, ``unchanged``, ``removed`` or ``kept`` (the stored entry
+            differs and stays); in a migration ``copied``, ``same``, ``different``, ``unreadable``
+            or ``deleted``.
+        fields: the fields that differ; for a new entry all, with None as the old value.
+        next_run: when the entry is due next, in UTC; None if never.
+        is_calendar: whether this is a calendar.
     """
 
     name: str
@@ -280,7 +271,6 @@ class Change(NamedTuple):
 def change_of(
     action: str, row: rows.Row, entry: RedBeatSchedulerEntry, score: float | None
 ) -> Change:
-    """Return the change to show of an entry, which will have this score."""
     fields = {} if action == "unchanged" else differences(stored_entry(row, entry), entry)
     return Change(str(entry.name), action, fields, next_run_of(score))
 
@@ -293,20 +283,19 @@ def differences(
     if "schedule" in found:
         text = None if old is None else schedule_text(old.schedule)
         texts = Difference(text, schedule_text(new.schedule))
-        # Schedules with the same text may be stored in different ways, such as [1, 2] and "1,2".
+        # Equal schedules may be stored differently, such as [1, 2] and "1,2".
         if texts.old != texts.new:
             found["schedule"] = texts
     return found
 
 
 def calendar_change(action: str, old: Calendar | None, new: Calendar) -> Change:
-    """Return the change of a calendar; ``old`` is None if no readable calendar is stored."""
+    """Return what changes in a calendar; ``old`` is None if no readable one is stored."""
     before: dict[str, Any] = {} if old is None else old.fields()
     return Change(new.name, action, _compared(before, new.fields()), is_calendar=True)
 
 
 def _compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Difference]:
-    """Return the fields that differ; an empty value is the same as none."""
     found = {}
     for name in dict.fromkeys((*after, *before)):
         old, new = (None if each.get(name) in EMPTY else each[name] for each in (before, after))
@@ -322,9 +311,9 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def next_run_of(score: float | None) -> datetime | None:
-    """Return when an entry with a given score is due next, or None if the entry is never due.
+    """Return when an entry with this score is due next, or None if it never is.
 
-    An entry without a score is due at once: the result is the current time.
+    An entry without a score is due at once.
     """
     if score is None:
         return datetime.now(UTC)

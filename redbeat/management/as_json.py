@@ -1,6 +1,6 @@
-"""Builds the JSON objects of entries, runs and the status, for the commands and the web API.
+"""The JSON objects of entries, runs and the status, for the commands and the web API.
 
-``docs/json.rst`` documents the fields of the JSON objects.
+``docs/json.rst`` documents their fields.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from redbeat.storage.rows import Row
 from .forecast import MAX_RUNS, Load, Periods, first_runs, upcoming_or_problem
 from .status import Status
 
-#: Number of upcoming runs in the JSON object of an entry.
+#: Number of upcoming runs of an entry.
 UPCOMING: Final = 5
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Return the JSON object of an entry for a list of entries."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
     return stored | _state_json(record, record.static, record.problem)
 
 
 def unreadable_json(record: Record, row: Row) -> dict[str, Any]:
-    """Return the JSON object of an entry that cannot be read, with its stored texts."""
+    """Like :func:`record_json`, with the stored texts of an entry that cannot be read."""
     texts = {name: encodable(text) for name, text in row.texts.items()}
     return {**record_json(record), "stored": texts}
 
@@ -52,10 +51,10 @@ def _state_json(shown: Record | EntryStatus, static: bool, problem: str | None) 
 
 
 def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
-    """Return the JSON object of an entry with its state and its runs.
+    """Return an entry with its state and its runs.
 
-    Takes three round trips, or more if the entry has calendars or if workers report the ends of its
-    runs. Raises KeyError for an entry that is not stored.
+    Takes three round trips, and more for its calendars and for results that workers report. Raises
+    KeyError if the entry is not stored.
     """
     status, (upcoming, problem) = entry.status, upcoming_or_problem(entry, UPCOMING)
     problem = problem or (status.failing.reason if status.failing else None)
@@ -70,7 +69,6 @@ def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
 
 
 def occurrence_json(item: Occurrence) -> dict[str, Any]:
-    """Return the JSON object of a recorded run."""
     fields: dict[str, Any] = {**plain(item), "task_id": item.task_id or None}
     if item.result is not None:
         fields["result"]["started_at"] = iso(item.result.started_at)
@@ -78,15 +76,13 @@ def occurrence_json(item: Occurrence) -> dict[str, Any]:
 
 
 def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
-    """Return the JSON object of a future run."""
     return {"due_at": iso(at), "name": name}
 
 
 def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
-    """Return a JSON object with the number of runs per minute and the number of runs per entry.
+    """Return the number of runs per minute and per entry.
 
-    The JSON object also contains the instants of all runs, unless there are more than
-    :data:`MAX_RUNS` runs.
+    The runs themselves are listed too, if there are at most :data:`MAX_RUNS`.
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {
@@ -107,17 +103,14 @@ def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
 
 
 def calendar_json(calendar: Calendar) -> dict[str, Any]:
-    """Return the JSON object of a calendar."""
     return {"name": calendar.name, **calendar.fields()}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return the JSON object of a problem that ``celery redbeat doctor`` found."""
     return {**plain(finding), "key": encodable(finding.key), "severity": finding.severity}
 
 
 def progress_json(one: Backfill) -> dict[str, Any]:
-    """Return the progress of a backfill as a JSON object."""
     names = ("since", "until", "sent", "total", "rate", "finished")
     return {name: plain(getattr(one, name)) for name in names}
 
@@ -130,7 +123,6 @@ SHOWN: Final = (
 
 
 def status_json(status: Status) -> dict[str, Any]:
-    """Return the JSON object of a schedule's status and problems."""
     return {
         "healthy": status.healthy,
         "problems": [one.problem for one in status.problems],
@@ -143,7 +135,6 @@ def status_json(status: Status) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of RedBeat, Celery, redis-py and Python."""
     packages = {"redbeat": "celery-redbeat", "celery": "celery", "redis": "redis"}
     versions = {name: version(package) for name, package in packages.items()}
     return {**versions, "python": python_version()}

@@ -1,4 +1,4 @@
-"""Stores and deletes calendars, and computes the next runs of the entries that use a calendar."""
+"""Stores and deletes calendars, and looks after the entries that use them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 
 logger = get_logger("celery.beat")
 
-#: Maximum number of steps to check the entries that name a calendar: a few seconds.
+#: Maximum number of steps to check the entries with a calendar: a few seconds.
 CHECKED: Final = 8 * LIMIT
 
 
 def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
-    """Store a calendar, and compute the next run of each entry that names the calendar.
+    """Store a calendar, and compute the next run of each entry with it; return how many these are.
 
-    Returns the number of entries that name the calendar. After an interrupted call, call the
-    function again. Raises the error of :func:`check_calendar`. Takes one round trip, and eight more
-    round trips per 500 entries with calendars.
+    Call it again if it was interrupted. Raises the error of :func:`check_calendar`. Takes one round
+    trip, and eight more per 500 entries with calendars.
     """
     check_calendar(schedule, calendar)
     return store_calendar(schedule, calendar)
 
 
 def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
-    """Store a calendar, and let a beat compute the next runs of the entries that name it.
+    """Store a calendar without a check; return the number of entries with it.
 
-    Returns the number of these entries.
+    These are made due, so that a beat computes their next runs.
     """
     store = store_of(schedule.app)
     stored_calendars.save(store, calendar.name, calendar.to_json())
@@ -51,11 +50,11 @@ def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
 def check_calendar(
     schedule: Schedule, calendar: Calendar, others: Mapping[str, Calendar] | None = None
 ) -> bool:
-    """Check whether the entries that name a calendar have a next run with it.
+    """Check whether the entries with a calendar still have a next run.
 
-    Raises :exc:`InvalidEntryError` with the name of an entry whose next run could be computed until
-    now, but not with ``calendar``. ``others`` are calendars that will be stored too. The check ends
-    after :data:`CHECKED` steps; returns False if it did not reach all entries.
+    Raises :exc:`InvalidEntryError` with the name of an entry that has a next run as stored, but
+    none with the new ``calendar``. ``others`` are calendars that will be stored too. Returns False
+    if :data:`CHECKED` steps were not enough to check all entries.
     """
     left = CHECKED
     planned = {**(others or {}), calendar.name: calendar}
@@ -77,10 +76,7 @@ def check_calendar(
 def _problem(
     entry: RedBeatSchedulerEntry, calendars: Mapping[str, Calendar]
 ) -> TooManyStepsError | None:
-    """Return why no next run can be computed with ``calendars``.
-
-    Any other problem of the entry is left to the beats.
-    """
+    """Return why no next run is found in time; beats report all other problems."""
     entry.use_calendars(calendars)
     try:
         entry.decision()
@@ -92,10 +88,10 @@ def _problem(
 
 
 def delete_calendar(schedule: Schedule, name: str) -> bool:
-    """Delete a calendar that no entry names; return whether the calendar existed.
+    """Delete a calendar that no entry uses; return whether it existed.
 
-    Raises :exc:`InvalidEntryError` if an entry names the calendar. Takes one round trip, and two
-    more round trips per 500 entries with calendars.
+    Raises :exc:`InvalidEntryError` if an entry still uses it. Takes one round trip, and two more
+    per 500 entries with calendars.
     """
     users = [entry for batch in _users(schedule, name) for entry in batch]
     if users:
@@ -106,10 +102,9 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
 
 
 def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
-    """Yield the entries that use the calendar ``name``, as lists of about 500 entries at most.
+    """Yield the entries with a calendar in lists of about 500 at most.
 
-    RedBeat stores the keys of entries with calendars in a Redis set. Takes two round trips per 500
-    keys of the Redis set.
+    A Redis set has the keys of all entries with calendars. Takes two round trips per 500 keys.
     """
     store = store_of(schedule.app)
     for keys in store.calendar_users():

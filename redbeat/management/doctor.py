@@ -38,15 +38,14 @@ if TYPE_CHECKING:
 
 Used = tuple[UsedNames, UsedQueues]
 
-#: Maximum rounding error between the stored and the computed score, in seconds.
+#: Rounding error of a score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
 
-#: Maximum time until a beat checks a failed or waiting run again, in seconds.
+#: Maximum time until a beat looks at a failed or waiting run again, in seconds.
 MAX_WAIT: Final = 65.0
 
 
-#: The functions that repair the entries with the given keys. An entry with a wrong score becomes
-#: due, so that a beat checks it and sets the correct score.
+#: The repairs by kind. An entry with a wrong score is made due: a beat then sets the right one.
 REPAIRS: Final[dict[str, Callable[[Store, list[str]], Any]]] = {
     "missing": edits.forget,
     "score": edits.make_due,
@@ -54,12 +53,12 @@ REPAIRS: Final[dict[str, Callable[[Store, list[str]], Any]]] = {
 
 
 def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
-    """Yield the problems of a schedule; if ``fix`` is true, repair the fixable problems.
+    """Yield the problems of a schedule, and repair them if ``fix`` is true and it is possible.
 
-    Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
-    one for the number of shards, and one each per 500 entries, per some thousand keys of the
-    database, per 500 repairs, and per 500 entries that are not in the sorted set. Imports the task
-    modules of the app, and waits a second for the answers of workers.
+    Raises :exc:`ConfigurationError` for invalid settings. Imports the app's task modules, and waits
+    a second for the answers of workers. Takes one round trip for the calendars, one for the number
+    of shards, and one each per 500 entries, per some thousand keys of the database, per 500 repairs
+    and per 500 entries that are not in the sorted set.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
@@ -69,7 +68,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         yield finding("shards", problem)
     counts = count_entries(store, conf, beats.FORGET_AFTER)
     problems = problems_of(counts, conf, store.server())
-    # Each entry tells its own.
+    # The entries themselves are checked below.
     yield from (found for found in problems if found.kind not in OF_ENTRIES)
     minutes: Counter[int] = Counter()
     calendars = store.calendars()
@@ -131,7 +130,7 @@ def _of_row(
         yield from failures  # of processes that have the code
         return
     except Exception as error:
-        # The class of a custom schedule may raise any error.
+        # A custom schedule may raise anything.
         yield finding("unreadable", f"cannot be read: {error}", key)
         return
     for one in used if entry.enabled else ():
@@ -164,7 +163,7 @@ OTHER: Final = "start a beat that can run the entry, or correct or delete the en
 
 
 def _entry_of(row: Row, schedule: Schedule) -> RedBeatSchedulerEntry:
-    """Return the entry of a row; raise an error if this app cannot read or run the entry."""
+    """Raise an error if this app cannot read or run the entry."""
     if row.unreadable or row.definition is None:
         raise DecodeError("definition", row.unreadable)
     entry: RedBeatSchedulerEntry = schedule._entry_of(row)
@@ -173,13 +172,12 @@ def _entry_of(row: Row, schedule: Schedule) -> RedBeatSchedulerEntry:
 
 
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
-    """Return a description of what is wrong with an entry's score, or "" for a correct score.
+    """Return what is wrong with an entry's score, or "".
 
-    A score that is too early counts as correct: a beat will look at the entry then, and set the
-    correct score. RedBeat 2 writes such scores for crontabs, rules and disabled entries. While a
-    run of the entry is in progress, any score counts as correct, because a beat will set a new
-    score after the run. For a schedule of a custom class, and after a last run in the future, any
-    score counts as correct.
+    A score that is too early is fine: a beat looks at the entry then, and sets the right one.
+    RedBeat 2 writes such scores for crontabs, rules and disabled entries. Nothing can be said
+    during a run (the beat sets a new score afterwards), with a schedule of a custom class, or after
+    a last run in the future.
     """
     score = row.due
     if (
@@ -209,8 +207,8 @@ def _score_text(score: float) -> str:
 
 # -- entries that are due at the same time ---------------------------------------------------------
 
-#: A minute is busy if at least ``BUSY`` entries are due in the minute, and at least ``BUSY_FACTOR``
-#: times as many entries as in the average minute of the same hour.
+#: A minute is busy if at least ``BUSY`` entries are due in it, and ``BUSY_FACTOR`` times as many as
+#: in the average minute of its hour.
 BUSY: Final = 600
 BUSY_FACTOR: Final = 5
 
@@ -219,10 +217,9 @@ MAX_BUSY: Final = 3
 
 
 def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Finding]:
-    """Yield a finding for each of the busiest minutes.
+    """Yield the busiest minutes, from the number of entries that are due next in each UNIX minute.
 
-    ``minutes`` maps each UNIX minute to the number of entries that are due next in the minute.
-    ``why_slow`` says why messages of a minute are made by Celery.
+    ``why_slow`` says why Celery makes the messages of a minute.
     """
     hours: Counter[int] = Counter()
     for minute, count in minutes.items():
@@ -240,7 +237,7 @@ def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Fin
 
 
 def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
-    """Return why Celery makes the message of the first entry that is due in a UNIX minute."""
+    """Return why Celery makes the message of the first entry in a UNIX minute, or ""."""
     for row in store.page((str(minute * 60), ""), limit=1).rows:
         with suppress(InvalidEntryError, DecodeError):  # another finding names the entry
             entry = _entry_of(row, schedule)
@@ -255,7 +252,7 @@ def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
 
 
 def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
-    """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
+    """Yield the entries that have a hash, but no score in the sorted set."""
     for keys in chain.from_iterable(map(outside, store.parts)):
         for row in store.read(keys).rows if keys else ():
             try:
@@ -270,20 +267,20 @@ def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
 
 # -- the way back to RedBeat 2 ---------------------------------------------------------------------
 
-#: The schedules that RedBeat 2 knows, each with the fields that it needs.
+#: The schedules that RedBeat 2 knows, with the fields it needs.
 SCHEDULES: Final = {"interval": {"every", "relative"}, "crontab": set[str](), "rrule": {"freq"}}
 
-#: The fields of a definition that RedBeat 2 accepts; Celery's entry takes the last two.
+#: The fields that RedBeat 2 accepts in a definition; Celery's entry takes the last two.
 ACCEPTED: Final = {*FIELDS, "last_run_at", "total_run_count"}
 
-#: The fields of a policy that change no run.
+#: The policy fields that change no run.
 NOTES: Final = {"description", "managed_by"}
 
 ACCEPT: Final = "change the entry, or accept that it runs without"
 
 
 def lost_on_the_way_back(schedule: Schedule) -> Iterator[Finding]:
-    """Yield what RedBeat 2 cannot read, or ignores. One round trip per 500 entries."""
+    """Yield what RedBeat 2 cannot read or ignores. Takes one round trip per 500 entries."""
     for row in chain.from_iterable(page.rows for page in pages_of(store_of(schedule.app))):
         key = encodable(row.key)
         problem = _why_unreadable(record_in(row.definition or ""))

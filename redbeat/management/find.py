@@ -1,4 +1,4 @@
-"""Searches of entries: filters for ``Schedule.records``, and sorted pages for the dashboard."""
+"""Searches for entries: the filters of ``Schedule.records``, and sorted pages for the dashboard."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ logger = get_logger("celery.beat")
 
 
 class Filter(NamedTuple):
-    """A filter for :meth:`~redbeat.schedule.Schedule.records`; a field with None matches all.
+    """The filter of :meth:`~redbeat.schedule.Schedule.records`; a field that is None matches all.
 
-    ``due_before`` is in UNIX seconds. If ``fold`` is true, names and tasks are compared with the
-    patterns by :func:`like`, which ignores case.
+    ``due_before`` is in UNIX seconds. With ``fold``, patterns are those of :func:`like`, which
+    ignores case.
     """
 
     pattern: str | None = None
@@ -69,29 +69,28 @@ class Filter(NamedTuple):
         return cls(pattern, due_before=before, states=state_set, last_result=last_result, **others)
 
     def matches(self, text: str, pattern: str | None) -> bool:
-        """Return whether a text matches a pattern; every text matches the pattern None."""
         if pattern is None:
             return True
         return like(text, pattern) if self.fold else fnmatchcase(text, pattern)
 
     def admits(self, name: str, static: bool, score: float | None) -> bool:
-        """Return whether an entry meets the conditions on name, static flag and due time."""
+        """Return whether an entry may match, as far as the sorted set and the statics tell."""
         if not self.matches(name, self.pattern) or self.static not in (None, static):
             return False
         return self.admits_score(score)
 
     def admits_score(self, score: float | None) -> bool:
-        """Return whether an entry with a given score can meet the conditions of the filter."""
+        """Return whether an entry with this score can match."""
         if self.due_before is not None:
             return score is not None and 0 <= score < self.due_before
         return score is None or score >= 0 or self.states != {status.SCHEDULED}
 
     def admits_texts(self, row: Row) -> bool:
-        """Return whether what beats keep can have the last result; a row is decoded only then."""
+        """Return whether the last result can match, without decoding the row."""
         return self.last_result is None or f'"{self.last_result}"' in f"{row.state}{row.inbox}"
 
     def takes(self, record: status.Record) -> bool:
-        """Return whether a record meets the conditions on what is stored in its hash."""
+        """Return whether a decoded entry matches what the other methods cannot tell."""
         entry = record.entry
         if self.last_result not in (None, record.last_result):
             return False
@@ -107,7 +106,7 @@ def _check(field: str, value: str | None, known: Sequence[str]) -> None:
         raise InvalidEntryError(field, f"must be one of {', '.join(known)}")
 
 
-#: The cursor that comes before all entries that are never due.
+#: The cursor before all entries that are never due.
 PARKED_START: Final[Cursor] = "-1e300", ""
 
 #: Maximum number of matching names in memory.
@@ -117,14 +116,13 @@ MAX_MATCHES: Final = 20_000
 MAX_READ: Final = 2_000
 MAX_SKIMMED: Final = 20_000
 
-#: Maximum number of entries to sort by a value that the sorted set lacks, because all entries are
-#: read before the sort.
+#: Maximum number of entries to sort by a value that only their hashes have: all are read first.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({status.PAUSED, status.FINISHED, status.QUARANTINED})
 
-#: The states whose entries the dashboard looks for in due order, as no side key lists them.
+#: The states that are looked for in due order, because no side key lists their entries.
 WALKED: Final = (status.SCHEDULED, status.RUNNING, status.PAUSED, status.FINISHED)
 
 #: The score in cursors for entries that are not in the sorted set.
@@ -133,22 +131,20 @@ OUTSIDE: Final = float("-inf")
 #: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
 
-#: The sort keys for which the number of entries is not limited, because no entries are read before
-#: the sort.
+#: The sort keys without a limit, because nothing needs to be read before the sort.
 CHEAP: Final = ("due", "name")
 
-#: Maximum number of characters of a search text. A search compares the text with the names of all
-#: entries, so a long text would be slow.
+#: Maximum length of a search text in characters: it is compared with the names of all entries.
 MAX_SEARCH: Final = 500
 
-#: Matches a cursor, which consists of a score (as formatted by Redis or Python), a space and a key.
+#: A cursor: a score, as Redis or Python formats it, a space and a key.
 CURSOR: Final = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)) (.+)", re.S
 )
 
 NO_CURSOR: Final = "is not a valid cursor; start with the first page"
 
-#: A member of the sorted set: the key of an entry and its score.
+#: A key and its score in the sorted set.
 Member = tuple[str, float]
 
 
@@ -157,11 +153,11 @@ class Query:
     """A search of the dashboard.
 
     Attributes:
-        name: text that the entry name must contain, or a pattern with ``*`` or ``?``; case is
+        name: text that the entry's name contains, or a pattern with ``*`` or ``?``; case is
             ignored.
-        task: text that the task name must contain, or a pattern as in ``name``.
-        state: one of :data:`~redbeat.entries.status.STATES`, or None for all states.
-        static: whether to find static (true) or dynamic (false) entries, or None for all entries.
+        task: the same for the name of the task.
+        state: one of :data:`~redbeat.entries.status.STATES`, or None for all.
+        static: true for static entries, false for dynamic ones, None for all.
         last_result: one of :data:`~redbeat.entries.status.LAST_RESULTS`, or None for all.
         sort: one of :data:`SORTS`.
     """
@@ -183,22 +179,18 @@ class Query:
 
     @property
     def plain(self) -> bool:
-        """Whether the query has no condition and sorts by due time.
-
-        The pages of a plain query can be read directly from the sorted set.
-        """
+        """Whether the sorted set has the pages as they are: in due order, without a condition."""
         return self == Query()
 
     @property
     def filters(self) -> Filter:
-        """The conditions of the query as a :class:`Filter`."""
         states = frozenset({self.state}) if self.state else None
         texts = self.name or None, self.task or None
         return Filter(*texts, None, self.static, None, states, True, self.last_result)
 
     @property
     def decodes(self) -> bool:
-        """Whether the conditions can be checked only on decoded entries."""
+        """Whether only decoded entries tell if they match."""
         return self.state is not None or bool(self.task) or self.last_result is not None
 
 
@@ -209,11 +201,11 @@ class Found:
     Attributes:
         records: the entries on the page.
         now: the time of Redis in UNIX seconds; 0 if no entry was read.
-        after: the cursor of the next page, or None on the last page.
-        cut: whether the page is incomplete: because the search stopped after ``MAX_READ`` entries
-            (``after`` is set), or because there are more than ``SORTED`` entries to sort
-            (``after`` is None).
-        total: the number of matching entries on all pages, or None if unknown.
+        after: the cursor of the next page, None on the last page.
+        cut: whether the page is incomplete: the search stopped after ``MAX_READ`` entries
+            (``after`` is set), or there are more than ``SORTED`` entries to sort (``after`` is
+            None).
+        total: the number of matching entries on all pages, None if unknown.
     """
 
     records: list[status.Record]
@@ -224,7 +216,7 @@ class Found:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Return whether ``text`` contains ``pattern``, or matches a pattern with ``*`` or ``?``."""
+    """Return whether a text contains ``pattern`` or, if this has ``*`` or ``?``, matches it."""
     text, pattern = text.casefold(), pattern.casefold()
     return fnmatchcase(text, pattern) if set("*?") & set(pattern) else pattern in text
 
@@ -232,16 +224,15 @@ def like(text: str, pattern: str) -> bool:
 def literal_in(pattern: str, fold: bool = False) -> str:
     """Return the longest ASCII text that all matches of a wildcard pattern contain.
 
-    If ``fold`` is true, case is ignored, and the result does not contain letters that can equal a
-    non-ASCII character. For example, "ss" equals "ß" if case is ignored.
+    With ``fold``, case is ignored, and letters that can equal a non-ASCII character don't count:
+    for example, "ss" equals "ß".
     """
-    # A bracket expression can match several characters, so only the text before the bracket is
-    # used.
+    # Stop at a bracket: its expression can match several characters.
     return max(LITERALS[fold].findall(pattern.partition("[")[0]), key=len, default="")
 
 
-#: Patterns that match ASCII text without wildcards. The second pattern, which is used if ``fold``
-#: is true, also excludes the letters that can equal a non-ASCII character.
+#: ASCII text without wildcards; with ``fold``, also without letters that can equal a non-ASCII
+#: character.
 LITERALS: Final = (
     re.compile(r"[ -)+->@-~]+"),
     re.compile(r"[ -)+->@BCDEGMOPQRUVXZ\\-`bcdegmopqruvxz{-~]+"),
@@ -249,10 +240,10 @@ LITERALS: Final = (
 
 
 def glob_of(pattern: str, fold: bool = False) -> str:
-    """Return a Redis glob pattern that matches all keys whose name can match ``pattern``.
+    """Return a Redis glob pattern for all keys whose name can match ``pattern``.
 
-    The glob pattern has wildcards only at its ends, because Redis is slow for some patterns with
-    wildcards in the middle.
+    It has wildcards only at its ends, as Redis is slow for some patterns with wildcards in the
+    middle.
     """
     text = reading.GLOB_SPECIAL.sub(reading.ESCAPED, literal_in(pattern, fold))
     if fold:
@@ -263,7 +254,7 @@ def glob_of(pattern: str, fold: bool = False) -> str:
 def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
     """Yield the pages of a schedule in due order, from a cursor to the end.
 
-    Only one page is in memory at a time. Takes one round trip per 500 entries.
+    One page is in memory at a time. Takes one round trip per 500 entries.
     """
     page = store.page(after, history=history)
     yield page
@@ -273,26 +264,24 @@ def pages_of(store: Reading, after: Cursor | None = None, history: bool = False)
 
 
 class Search:
-    """Reads the entries of a schedule that match a filter, each entry exactly once."""
+    """Reads the entries that match a filter, each exactly once."""
 
     def __init__(self, schedule: Schedule, filters: Filter) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
-        #: Converts keys to entry names.
         self.keys = self._store.keys
         self._filters = filters
-        #: The time of Redis at the last read, in UNIX seconds; 0 before the first read.
+        #: The time of Redis at the last read, in UNIX seconds; 0 before.
         self.now = 0.0
-        #: The hashes of the keys that were read, which need less memory than the keys.
+        #: Hashes of the keys that were read, which need less memory than the keys.
         self._seen: set[int] = set()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
-        #: Whether several pages were read: an entry may have moved to another page between two
-        #: reads.
+        #: Whether several pages were read: an entry may have moved to another page in between.
         self._moving = False
 
     def pages(self) -> Iterator[list[status.Record]]:
-        """Yield lists of records in due order; see :meth:`~redbeat.Schedule.records`."""
+        """Yield the records in due order; see :meth:`~redbeat.Schedule.records`."""
         keys, states = self._matching_keys(), self._filters.states
         if keys is not None:
             yield from map(self.read, batches(keys))
@@ -306,10 +295,9 @@ class Search:
         yield from map(self.read, batches(self._outside()))
 
     def members(self) -> Iterator[Member]:
-        """Yield the members that meet the conditions on name and static flag, in any order.
+        """Yield the members that match by name and static flag, in any order.
 
-        Takes one round trip per 2000 entries, and one more round trip if the filter has a condition
-        on the static flag.
+        Takes one round trip per 2000 entries, and one more for a condition on the static flag.
         """
         filters, name_of, seen = self._filters, self.keys.name_of, set[int]()
         statics = set[str]() if filters.static is None else self._store.static_names()
@@ -331,7 +319,7 @@ class Search:
                 yield key, score
 
     def _outside(self) -> Iterator[str]:
-        """Yield the keys that are not in the sorted set, for which all keys must be scanned."""
+        """Yield the keys that are not in the sorted set, which takes a scan of all keys."""
         filters = self._filters
         if filters.due_before is not None or status.NOT_SCHEDULED not in (filters.states or ()):
             return
@@ -348,10 +336,7 @@ class Search:
         return self._new_records(self._store.read(keys))
 
     def _matching_keys(self) -> list[str] | None:
-        """Return the keys that can match the pattern, in due order.
-
-        Returns None if all entries must be read.
-        """
+        """Return the keys that can match, in due order; None if all entries must be read."""
         if glob_of(self._filters.pattern or "") == "*":
             return None
         found = list(islice(self.members(), MAX_MATCHES + 1))
@@ -360,7 +345,7 @@ class Search:
         return [key for key, _ in sorted(found, key=_due_order(self.keys.name_of, False))]
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
-        """Yield pages from a cursor to the last page that can contain a match."""
+        """Yield pages up to the last one that can contain a match."""
         for page in pages_of(self._store, after):
             yield page
             if page.after is None or not self._filters.admits_score(score_in(page.after[0])):
@@ -368,13 +353,12 @@ class Search:
             self._moving = True
 
     def _missed(self) -> Iterator[str]:
-        """Yield the keys of entries that were not read because they moved to an earlier page."""
+        """Yield the keys of entries that were missed because they moved to an earlier page."""
         for key, score in chain.from_iterable(self._store.scan()):
             if self._filters.admits_score(score) and hash(key) not in self._seen:
                 yield key
 
     def _new_records(self, page: Page) -> list[status.Record]:
-        """Return the matching records of a page, without entries that were already read."""
         filters, name_of, self.now = self._filters, self.keys.name_of, page.now
         new = {hash(row.key): row for row in page.rows}
         rows = [
@@ -389,7 +373,7 @@ class Search:
         return list(filter(filters.takes, found))
 
 
-#: Maps the name of each sort order to a function that returns the value of a record to sort by.
+#: The value of a record to sort by, for each sort order.
 ORDERS: Final[dict[str, Callable[[status.Record], Any]]] = {
     "name": lambda record: record.name,
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
@@ -420,7 +404,7 @@ def browse(
     limit: int = 50,
     skip: int = 0,
 ) -> Found:
-    """Return a page of entries; ``after`` is the cursor that the previous page returned.
+    """Return a page of entries, from the cursor ``after`` of the previous page.
 
     Without a cursor, the page begins after the first ``skip`` entries, unless the query has a
     condition on state or task. Raises :exc:`InvalidEntryError` for an invalid cursor.
@@ -449,9 +433,9 @@ def browse(
 
 
 def _walked(schedule: Schedule, query: Query, after: Cursor | None, limit: int) -> Found:
-    """Return a page of the entries in a state, read from the sorted set in its own order.
+    """Return a page of the entries in a state, in the order of the sorted set.
 
-    The entries that are never due are looked for where the sorted set has them.
+    Entries that are never due come first there, so a search for these begins at its start.
     """
     begin = PARKED_START if query.state in PARKED_STATES else None
     found, scores = list[status.Record](), dict[str, str]()
@@ -466,16 +450,16 @@ def _walked(schedule: Schedule, query: Query, after: Cursor | None, limit: int) 
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None]:
-    """Return a page with only the entry ``name``, and its record (None for an unknown name).
+    """Return a page with only this entry, and its record; None for an unknown name.
 
-    An unreadable entry also has a record. Takes one round trip.
+    An unreadable entry has a record, too. Takes one round trip.
     """
     page = store_of(schedule.app).read([schedule._key(name)])
     return page, next(iter(records_in(schedule, page)), None)
 
 
 def records_in(schedule: Schedule, page: Page) -> list[status.Record]:
-    """Return the records of a page; skip entries that were deleted during the search."""
+    """Return the records of a page, without entries that were deleted during the search."""
     name_of = store_of(schedule.app).keys.name_of
     return [
         status.record_of(row, encodable(name_of(row.key)), page.now, schedule._entry_of)
@@ -485,10 +469,6 @@ def records_in(schedule: Schedule, page: Page) -> list[status.Record]:
 
 
 def _cursor(after: str | None) -> Cursor | None:
-    """Return the score and the key that a cursor contains.
-
-    Raises :exc:`InvalidEntryError` for an invalid cursor.
-    """
     if after is None:
         return None
     found = CURSOR.fullmatch(after)
@@ -498,13 +478,12 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def _cursor_at(member: Member) -> str:
-    """Return the cursor of the page that begins after a member of the sorted set."""
     key, score = member
     return f"{score!r} {key}"
 
 
 def _due_order(name_of: Callable[[str], str], parked_first: bool) -> Callable[[Member], Any]:
-    """Return a sort key by due time and name; entries that are never due come first or last."""
+    """Sort by due time and name; entries that are never due come first or last."""
     return lambda each: ((each[1] >= 0) is parked_first, each[1], bytes_of(name_of(each[0])))
 
 
@@ -517,7 +496,6 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
 def _members_after(
     members: Iterable[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
 ) -> Iterable[Member]:
-    """Return the members that follow the cursor in sort order."""
     cursor = _cursor(after)
     if cursor is None:
         return members
@@ -527,9 +505,9 @@ def _members_after(
 
 
 def _first_page(search: Search, members: list[Member], limit: int, most: int, size: int) -> Found:
-    """Return a page with the first ``limit`` members that match the search, of ``most`` members.
+    """Return the first ``limit`` of the sorted ``members`` that match; look at ``most`` of them.
 
-    ``members`` must be sorted. Takes one round trip per ``size`` members.
+    Takes one round trip per ``size`` members.
     """
     matching, read_count = list[status.Record](), 0
     for batch in batches(members, size):
@@ -548,10 +526,9 @@ def _first_page(search: Search, members: list[Member], limit: int, most: int, si
 def _sorted_by_text(
     search: Search, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page of entries in the order of a value that only the hashes contain.
+    """Return a page in the order of a value that only the hashes have, so all matches are read.
 
-    Reads all matching entries, in one round trip per batch of members. The cursor is the number of
-    entries on all previous pages.
+    The cursor is the number of entries on all previous pages.
     """
     if len(members) > SORTED:
         return Found([], cut=True)

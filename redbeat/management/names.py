@@ -22,10 +22,10 @@ from redbeat.errors import described, reason_of
 from redbeat.metrics.problems import Finding, finding
 from redbeat.printing import encodable, plural
 
-#: Prefix of the names of Celery's own tasks, which every app has.
+#: Celery's own tasks, which every app has, begin so.
 BUILT_IN: Final = "celery."
 
-#: Parameters of the functions in :func:`known_options` that an entry cannot set.
+#: What the functions in :func:`known_options` accept and an entry cannot set.
 NOT_OPTIONS: Final = RESERVED | {*("self", "options", "properties", "message", "event_dispatcher")}
 
 #: The AMQP properties of a message that ``Producer.publish`` passes on.
@@ -38,20 +38,16 @@ PROPERTIES: Final = frozenset(
 
 
 def registered_tasks(app: Celery) -> set[str]:
-    """Import the task modules of the app, and return the names of the registered tasks.
+    """Import the app's task modules, and return the names of its tasks.
 
-    Raises any error that an import raises. The result does not contain the tasks of Celery itself.
+    Celery's own tasks are left out. Raises whatever an import raises.
     """
     app.loader.import_default_modules()
     return {name for name in app.tasks if not name.startswith(BUILT_IN)}
 
 
 def known_options(app: Celery, task: str) -> frozenset[str]:
-    """Return the names of the options of ``apply_async``.
-
-    If the class of the task overrides ``apply_async``, the result includes the parameters of the
-    overriding method.
-    """
+    """Return the names of the options of ``apply_async``, as the task's class may extend it."""
     functions = [
         *(Task.apply_async, Celery.send_task, AMQP.as_task_v2, Producer.publish),
         app.amqp.send_task_message,
@@ -65,9 +61,8 @@ def known_options(app: Celery, task: str) -> frozenset[str]:
 class NameChecker:
     """Finds tasks that are not registered, and unknown options.
 
-    If an app registers no tasks, it only sends tasks of other programs, so all task names are
-    accepted. The constructor imports the task modules of the app, and raises any error that an
-    import raises.
+    An app without tasks only sends tasks of other programs, so any task name is fine. The
+    constructor imports the app's task modules, and raises whatever an import raises.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -76,7 +71,6 @@ class NameChecker:
         self._options = lru_cache(256)(partial(known_options, app))
 
     def warnings(self, entry: RedBeatSchedulerEntry) -> Iterator[str]:
-        """Yield a warning if the task is unknown, and one for each unknown option."""
         task, options = str(entry.task), entry.options or {}
         if self._tasks and task not in self._app.tasks:
             similar = _closest(task, self._tasks)
@@ -88,7 +82,7 @@ class NameChecker:
 
 
 class UsedNames:
-    """Finds the unknown names of many entries; ``error`` is why it cannot, "" if it can."""
+    """Finds the unknown names of many entries; ``error`` says why it cannot, or is ""."""
 
     def __init__(self, app: Celery) -> None:
         self.error = ""
@@ -99,17 +93,16 @@ class UsedNames:
             self.error = described(error)
 
     def note(self, entry: RedBeatSchedulerEntry) -> None:
-        """Note the unknown names of an entry."""
         for warning in () if self.error else self._checker.warnings(entry):
             self._found.setdefault(warning, []).append(str(entry.name))
 
     def warnings(self) -> list[str]:
-        """Return a warning for each unknown name, with the entries that have it."""
+        """Return a warning for each unknown name, with the entries that use it."""
         return [f"{who(names)}: {warning}" for warning, names in self._found.items()]
 
 
 def who(names: Sequence[str]) -> str:
-    """Return the first of some entries, and how many others there are."""
+    """Return the first name, and how many others there are."""
     first, *others = names
     more = plural(len(others), "other entry", "other entries")
     return f"{first} and {more}" if others else first
@@ -127,7 +120,7 @@ def _closest(name: str, known: frozenset[str]) -> str:
 ANSWERS: Final = 1.0
 PATIENCE: Final = 3.0
 
-#: The brokers that can be asked, each with the options that limit how long.
+#: The brokers that can be asked, with the options that limit how long it takes.
 LIMITS: Final = {
     "redis": {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE},
     "amqp": {"read_timeout": PATIENCE, "write_timeout": PATIENCE},
@@ -138,19 +131,18 @@ ROUTING: Final = ("queue", "exchange", "routing_key")
 
 
 class UsedQueues:
-    """Asks the broker and the workers whether the queues of many entries are read."""
+    """Asks the broker and the workers whether somebody reads the queues of many entries."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._queues: dict[str, list[str]] = defaultdict(list)
 
     def note(self, entry: RedBeatSchedulerEntry) -> None:
-        """Note the queue of an entry. No round trip."""
         with suppress(Exception):  # routers are user code
             self._queues[_queue_of(self._app, entry)].append(str(entry.name))
 
     def problems(self) -> Iterator[Finding]:
-        """Yield the queues that nobody reads, after some seconds."""
+        """Yield the queues that nobody reads. Takes some seconds."""
         try:
             yield from self._unread()
         except Exception as error:
@@ -179,7 +171,7 @@ class UsedQueues:
 
 
 def _queue_of(app: Celery, entry: RedBeatSchedulerEntry) -> str:
-    """Return the name of the queue of an entry; raise an error if it goes to an exchange."""
+    """Raises an error if the entry goes to an exchange instead of a queue."""
     task = app.tasks.get(str(entry.task))
     own = {name: value for name in ROUTING if (value := getattr(task, name, None))}
     options = {**own, **(entry.options or {})}
