@@ -1,4 +1,4 @@
-"""Computes the runs of entries for lists of upcoming runs, forecasts and simulations."""
+"""Computes runs: the upcoming ones, forecasts, load and simulations."""
 
 from __future__ import annotations
 
@@ -38,29 +38,27 @@ from redbeat.storage.rows import Row
 
 logger = get_logger(__name__)
 
-#: Maximum difference between the score of an entry whose run is held and its due time. A hold
-#: raises the score, so the entry may be due earlier than its score.
+#: How much earlier than its score an entry may be due. A held run raises the score.
 SLACK = timedelta(seconds=60)
 
 
-#: An item of the heap: the due time of the next run of an entry, a unique number, the name of the
-#: entry, and its later runs. If two due times are equal, the heap compares the numbers.
+#: The heap's items: when an entry runs next, a unique number that decides between equal times, the
+#: entry's name, and its later runs.
 Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
-#: The entries in due order. Each page is a pair of a list of entries and the due time of the last
-#: entry (None for the last page). An entry on a later page is not due before the last entry of an
-#: earlier page.
+#: The entries in due order: pages of a list, and of when the last entry on it is due (None on the
+#: last page). No entry on a later page is due before that.
 Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 
 def agenda(
     pages: Pages, after: datetime, each: int | None = None
 ) -> Iterator[tuple[datetime, str]]:
-    """Yield the due time and the entry name of each run after ``after``, in order of time.
+    """Yield the due time and the name of each run after ``after``, in order of time.
 
-    ``each`` is the maximum number of runs of each entry.
-    A page is read only when the iteration reaches the due time of the previous page.
+    ``each`` is the maximum number of runs of one entry. A page is read only when the runs reach the
+    end of the page before it.
     """
     heap: list[Next] = []
     number = 0
@@ -81,7 +79,6 @@ def agenda(
 
 
 def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
-    """Yield the due times of an entry that are later than ``after``."""
     for run in computable(entry, lambda: entry.due_after(after)):
         yield run.due_at
 
@@ -89,7 +86,7 @@ def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetim
 def computable(
     entry: RedBeatSchedulerEntry, runs: Callable[[], Iterator[Expected]]
 ) -> Iterator[Expected]:
-    """Yield the runs of an entry, up to a warning if the others take too long to compute."""
+    """Yield the runs of an entry; warn if the others take too long to compute."""
     try:
         yield from runs()
     except TooManyStepsError as error:
@@ -99,10 +96,10 @@ def computable(
 def upcoming_or_problem(
     entry: RedBeatSchedulerEntry, number: int, after: datetime | None = None
 ) -> tuple[list[datetime], str | None]:
-    """Return the next runs of a stored entry, and a problem (None if there is no problem).
+    """Return the next runs of a stored entry, and why there are none, or None.
 
-    If a calendar of the entry is missing or unreadable, the problem is the text of the error, and
-    there are no runs. Takes one round trip if the entry has calendars.
+    A calendar that is missing or unreadable is such a problem. Takes one round trip if the entry
+    has calendars.
     """
     try:
         return entry.upcoming(number, after), None
@@ -125,10 +122,10 @@ class Forecast:
 
     Attributes:
         since: the start of the period.
-        until: the end of the period; ``runs`` contains all runs before this time.
-        runs: entry name -> the due times of its runs; entries are ordered by their first run.
-        complete: whether the forecast covers the requested period; if there are too many runs or
-            entries, the forecast ends earlier.
+        until: the end of the period; ``runs`` has all runs before it.
+        runs: the due times by entry name; the entry with the first run comes first.
+        complete: whether this is the period that was asked for; with too many runs or entries, the
+            forecast ends earlier.
     """
 
     since: datetime
@@ -138,11 +135,10 @@ class Forecast:
 
 
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
-    """Return a forecast of the runs after ``since`` and before ``until``.
+    """Return the runs after ``since`` and before ``until``.
 
-    The function reads only the pages whose entries
-    can have runs in the period. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES`
-    entries, the forecast ends before ``until``.
+    Only pages whose entries can run then are read. The forecast ends early if there are more than
+    :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries.
     """
     entries, end = _due_before(until, pages, MAX_ENTRIES)
     runs: dict[str, list[datetime]] = {}
@@ -159,9 +155,9 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
 def _due_before(
     end: datetime, pages: Pages, most: int
 ) -> tuple[list[RedBeatSchedulerEntry], datetime]:
-    """Return the entries that can have runs before ``end``, and the end until which these are all.
+    """Return the entries that can run before ``end``, and until when these are all.
 
-    Reads no page after the first ``most`` entries.
+    No page is read after the first ``most`` entries.
     """
     found: list[RedBeatSchedulerEntry] = []
     for entries, last_due in pages:
@@ -183,15 +179,13 @@ class Load:
 
     Attributes:
         start: the start of the first period.
-        length: the length of one period.
+        length: the length of a period.
         counts: the number of runs in each period.
-        entries: entry name -> its number of runs in each period, or a list with one number for all
-            periods together; entries without runs are omitted, the others are ordered by their
-            first period with a run.
+        entries: the number of runs of each entry, by name, in each period or in one sum for all;
+            entries without runs are left out, and the one with the first run comes first.
         entry: returns the entry with a name in ``entries``.
-        complete: whether all entries were counted; if there are more than :data:`MAX_LOADED`
-            entries, some entries are missing.
-        read: while more entries are being counted, the number of those that have been read, else 0.
+        complete: whether all entries were counted; beyond :data:`MAX_LOADED`, some are missing.
+        read: while the counting goes on, the number of entries that were read, then 0.
     """
 
     start: datetime
@@ -206,7 +200,7 @@ class Load:
 #: A longer interval, in seconds, is read as an entry.
 LONGEST: Final = 1e9
 
-#: The text of a crontab, and the time zone.
+#: The text of a crontab, and its time zone.
 Rule = tuple[str, str]
 
 
@@ -217,8 +211,8 @@ class Periods:
     Attributes:
         since: only runs after this time count.
         start: the start of the first period.
-        length: the length of one period.
-        end: the end of the last period, which may be shorter than ``length``.
+        length: the length of a period.
+        end: the end of the last period, which may be shorter.
     """
 
     since: datetime
@@ -228,7 +222,6 @@ class Periods:
 
     @property
     def number(self) -> int:
-        """Return the number of periods."""
         return -((self.start - self.end) // self.length)
 
     def counts(
@@ -236,8 +229,8 @@ class Periods:
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` has the counts of crontabs, for entries that only have this rule. The runs of
-        these entries, and of intervals, are counted without ``jitter``.
+        ``known`` keeps the counts of crontabs for entries with nothing but this rule. Their runs,
+        and those of intervals, are counted without ``jitter``.
         """
         runs = self.grid(entry)
         if runs is not None:
@@ -254,7 +247,7 @@ class Periods:
     def quick(self, row: Row, name: str, app: Any, known: dict[Rule, Sequence[int]]) -> Any:
         """Return the counts of a row with a usual interval or crontab, None for any other row.
 
-        Makes no entry object, which is most of the work for a large schedule. ``known`` is filled.
+        Makes no entry object, which is most of the work for a large schedule. Adds to ``known``.
         """
         fields = _usual_fields(row, name)
         zone, due = fields.get("timezone"), row.due or 0.0
@@ -290,10 +283,10 @@ class Periods:
             at = plan.next_run(at)
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
-        """Return the runs of an entry with an interval, as a range of microseconds after ``start``.
+        """Return the runs of an entry with an interval, in microseconds after ``start``.
 
-        Returns None for a schedule that is not an interval, and for an entry with a start time, an
-        end time or calendars.
+        Returns None for other schedules, and for entries with a start time, an end time or
+        calendars.
         """
         when = entry.schedule
         if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
@@ -307,7 +300,6 @@ class Periods:
         return range(begin, end, every // TICK)[: entry.runs_left]
 
     def count(self, instants: Iterable[datetime]) -> list[int]:
-        """Return the number of ``instants`` in each period."""
         counts = [0] * self.number
         for instant in instants:
             if self.start <= instant < self.end:
@@ -324,7 +316,7 @@ class Periods:
                 counts[at // length] += 1
             return counts
         if length % runs.step == 0 and runs and runs[-1] + runs.step >= end:
-            # All periods but the first and the last have equally many.
+            # All periods but the first and the last have the same number.
             first = runs.start // length
             counts = [0] * first + [length // runs.step] * (self.number - first)
             counts[first] = len(range(runs.start, (first + 1) * length, runs.step))
@@ -335,21 +327,20 @@ class Periods:
         return [later - earlier for earlier, later in pairwise(before)]
 
 
-#: A valid schedule, in place of one that is not decoded.
+#: Stands for a schedule that is not decoded.
 ANY_SCHEDULE: Final = interval(MINUTE)
 
 #: The fields of a stored interval.
 INTERVAL_FIELDS: Final = frozenset({TAG, "every", "relative"})
 
-#: Fields of a policy that have a say in when an entry is due, besides its time zone.
+#: The policy fields that shift or stop runs, besides the time zone.
 MOVING: Final = frozenset({"start_time", "end_time", "max_runs", "jitter", "spread", "exclude"})
 
 
 def _usual_fields(row: Row, name: str) -> dict[str, Any]:
-    """Return the stored fields of an entry if its schedule alone says when it is due, else {}.
+    """Return the stored fields of an entry if only its schedule says when it is due, else {}.
 
-    Raises :exc:`InvalidEntryError` or :exc:`DecodeError` if the entry cannot be read, apart from
-    its schedule.
+    Raises :exc:`InvalidEntryError` or :exc:`DecodeError` if anything but the schedule is invalid.
     """
     state = row.state or ""
     if row.inbox or row.problem or '"hold"' in state or '"failing"' in state:
@@ -373,10 +364,7 @@ def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
 
 
 def minutes_between(since: datetime, until: datetime) -> Periods:
-    """Return the minutes from ``since`` to ``until`` as periods.
-
-    The first period is the whole minute that contains ``since``.
-    """
+    """Return the minutes of a period; the first is the whole minute that contains ``since``."""
     return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
@@ -384,9 +372,9 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
 class Loading:
     """Counts the runs of a schedule, page by page.
 
-    ``name_of`` returns the name of the entry with a key, "" for an entry that does not count.
+    ``name_of`` returns the name of the entry with a key, "" for one that does not count.
     ``entries_in`` returns the entries of rows that beats run. ``app`` is None if entries are not of
-    the usual class. With ``totals``, each entry has a single count of its runs.
+    the usual class. With ``totals``, each entry has a single sum.
     """
 
     periods: Periods
@@ -400,7 +388,7 @@ class Loading:
     known: dict[Rule, Sequence[int]] = field(default_factory=dict)
 
     def read(self, page: Page) -> None:
-        """Count the runs of the entries on a page that were not on an earlier one."""
+        """Count the runs of a page's entries, except those on an earlier page."""
         others = []
         for row in page.rows:
             name, due = self.name_of(row.key), row.due
@@ -421,30 +409,26 @@ class Loading:
         return each is not None
 
     def add_counts(self, name: str, each: Sequence[int]) -> None:
-        """Add the numbers of runs of an entry."""
         if any(each):
             self.sums = list(map(add, self.sums or [0] * len(each), each))
             first = next(index for index, count in enumerate(each) if count)
             self.found.append((first, name, [sum(each)] if self.totals else each))
 
     def entry(self, name: str) -> RedBeatSchedulerEntry:
-        """Return the entry with a name that was counted."""
         return self.entries_in([self.rows[name]])[0]
 
     def result(self, complete: bool, read: int = 0) -> Load:
-        """Return what was counted."""
         periods, sums = self.periods, self.sums or [0] * self.periods.number
         counts = {name: each for _, name, each in sorted(self.found, key=itemgetter(0, 1))}
         return Load(periods.start, periods.length, sums, counts, self.entry, complete, read)
 
 
 def load_in_steps(pages: Iterable[Page], loading: Loading, seconds: float = inf) -> Iterator[Load]:
-    """Yield the number of runs in each period, which ``loading`` counts; the last one is final.
+    """Yield what ``loading`` has counted every ``seconds``, and the final result last.
 
-    What was counted so far is yielded each ``seconds``. The computing time hardly grows with the
-    number of runs: the runs of an interval are not listed, and the runs of a crontab are computed
-    only once for all entries with this crontab. With totals, the memory does not grow with the
-    number of periods.
+    The time hardly depends on the number of runs: those of an interval are not listed, and those of
+    a crontab are computed once for all entries with it. With totals, the memory doesn't depend on
+    the number of periods.
     """
     complete, number, end = True, 0, loading.periods.end.timestamp()
     pause_at = monotonic() + seconds
@@ -466,10 +450,9 @@ def load_in_steps(pages: Iterable[Page], loading: Loading, seconds: float = inf)
 def past_load(
     pages: Iterable[Page], periods: Periods, name_of: Callable[[str], str], kept: int
 ) -> Load:
-    """Return the number of runs that were sent in each period, by the histories of the entries.
+    """Return how many runs were sent in each period, by the histories on the pages.
 
-    The pages have the histories, of ``kept`` runs each. The result is not complete if an entry ran
-    more often than its history shows.
+    A history has ``kept`` runs; the result is not complete if an entry ran more often.
     """
     loading, complete = Loading(periods, name_of, lambda _rows: []), True
     for page in islice(pages, MAX_LOADED // BATCH):
@@ -486,7 +469,7 @@ def past_load(
 def first_runs(
     entry: RedBeatSchedulerEntry, since: datetime, until: datetime, number: int
 ) -> list[datetime]:
-    """Return when the first ``number`` runs of an entry in a period are due."""
+    """Return when the first ``number`` runs in a period are due."""
     return list(islice(takewhile(partial(gt, until), due_times(entry, since)), number))
 
 
@@ -496,10 +479,9 @@ class EntrySimulation:
 
     Attributes:
         zone: the time zone of the entry's rule, or of the app.
-        before: the runs under the stored rules; empty for an entry that is not stored.
-        after: the runs under the changed rules; None if the rules of the entry are not changed.
-        enabled: whether the entry is enabled in the changed rules, or in the stored rules if
-            nothing is changed.
+        before: the runs by the stored rules; empty if the entry is not stored.
+        after: the runs by the changed rules; None if nothing is changed.
+        enabled: whether the entry is enabled, with the change if there is one.
     """
 
     zone: tzinfo
@@ -510,8 +492,7 @@ class EntrySimulation:
     def runs(self) -> Iterator[tuple[Expected, str]]:
         """Yield each run in order of time, with ``"removed"``, ``"added"`` or ``"same"``.
 
-        A run is removed if it takes place only under the stored rules, and added if it takes place
-        only under the changed rules.
+        A removed run takes place only by the stored rules, an added one only by the changed rules.
         """
         before = {run.scheduled_at: run for run in self.before}
         after = before if self.after is None else {run.scheduled_at: run for run in self.after}
@@ -541,14 +522,13 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The past and future runs in the period from ``since`` (included) to ``until`` (excluded).
+    """The runs, past and future, from ``since`` (included) to ``until`` (excluded).
 
     Attributes:
-        entries: entry name -> its runs.
-        complete: whether the simulation covers all entries and the requested period; if there are
-            more than 100,000 runs, the simulation ends earlier.
-        all_entries: whether the simulation covers all entries; if there are more than 50,000
-            entries, some entries are missing.
+        entries: the runs by entry name.
+        complete: whether this is all that was asked for; with more than 100,000 runs, the
+            simulation ends earlier.
+        all_entries: whether all entries are simulated, which are at most 50,000.
     """
 
     since: datetime
@@ -560,7 +540,7 @@ class Simulation:
     def clock_changes(self) -> dict[str, list[ClockChange]]:
         """Return the changes of UTC offsets in the period, by the name of the time zone.
 
-        Time zones without a change are omitted.
+        Zones without a change are left out.
         """
         zones = {str(entry.zone): entry.zone for entry in self.entries.values()}
         found = {name: list(_changes(zone, self.since, self.until)) for name, zone in zones.items()}
@@ -584,21 +564,20 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
 #: Maximum number of entries that :func:`simulate` reads.
 MAX_SIMULATED: Final = 50_000
 
-#: An entry with its stored rules, and the same entry with changed rules. One item of the pair may
-#: be None.
+#: An entry with its stored rules, and the same entry with changed rules. Either may be None.
 Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
 
 
 def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datetime) -> Simulation:
-    """Return the runs from ``since`` to before ``until`` under the stored and the changed rules.
+    """Return the runs from ``since`` to before ``until``, by the stored and by the changed rules.
 
-    ``now`` is the time at which the entries were loaded. A run is in the period if its nominal
-    instant is in the period. Paused entries are simulated like enabled entries. The changed rules
-    are simulated as if they were saved at ``since``, with the history that the stored entry has at
-    ``since``. If there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``.
-    Only the first :data:`MAX_SIMULATED` pairs are simulated. At most four times :data:`MAX_RUNS`
-    runs are in memory at a time. Raises :exc:`InvalidEntryError` if ``since`` is too close to year
-    1 or 9999.
+    ``now`` is when the entries were loaded. A run belongs to the period by its nominal instant.
+    Paused entries are simulated as if they were enabled, and changed rules as if they were saved at
+    ``since``, with the history that the entry had then.
+
+    Only the first :data:`MAX_SIMULATED` pairs are simulated, and with more than :data:`MAX_RUNS`
+    runs the simulation ends early. At most four times as many runs are in memory. Raises
+    :exc:`InvalidEntryError` if ``since`` is too close to year 1 or 9999.
     """
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
@@ -626,10 +605,9 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
 
 
 def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
-    """Remove the latest runs, so that at most :data:`MAX_RUNS` runs remain.
+    """Keep at most :data:`MAX_RUNS` runs, the earliest; return the new end and how many are left.
 
-    Runs at the same instant remain or are removed together. Returns the new end of the simulation,
-    and the number of remaining runs.
+    Runs at the same instant stay or go together.
     """
     instants = sorted(
         run.scheduled_at
@@ -646,7 +624,7 @@ def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
 
 
 def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
-    """Return the time zone in an entry's rule, else the time zone of the entry or of the app."""
+    """Return the time zone of an entry's rule, else that of the entry or of the app."""
     rule = entry.schedule
     start = getattr(rule, "dtstart", None) or getattr(rule, "clocked_time", None)
     return getattr(start, "tzinfo", None) or entry.policy.zone or entry.app.timezone
@@ -658,7 +636,7 @@ def _saved_at(
     changed: RedBeatSchedulerEntry,
     now: datetime,
 ) -> tuple[RedBeatSchedulerEntry, datetime]:
-    """Return the changed entry with its history at ``since``, and the time when its runs begin."""
+    """Return the changed entry with its history at ``since``, and when its runs begin."""
     if stored is not None:
         return changed.saved_at(since, stored, now), since
     created = changed.created_at(since)
@@ -668,10 +646,9 @@ def _saved_at(
 def _runs_in(
     entry: RedBeatSchedulerEntry, since: datetime, end: datetime, now: datetime
 ) -> list[Expected]:
-    """Return the runs of an entry before ``end``, at most one more than :data:`MAX_RUNS`.
+    """Return the runs of an entry before ``end``, at most :data:`MAX_RUNS` and one.
 
-    A run after the first :data:`MAX_RUNS` runs shows that there are too many runs, and
-    :func:`_drop_latest` removes the run.
+    That one shows :func:`_drop_latest` that there are too many.
     """
     runs = computable(entry, lambda: entry.runs_from(since, now))
     return list(islice(takewhile(lambda run: run.scheduled_at < end, runs), MAX_RUNS + 1))

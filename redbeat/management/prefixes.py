@@ -26,7 +26,7 @@ PAGE = 500
 
 DEFINITION, POLICY, HISTORY = map(str.encode, (words.DEFINITION, words.POLICY, words.HISTORY))
 
-#: The outcomes of entries that are under the new prefix then.
+#: The outcomes after which an entry is under the new prefix.
 PRESENT: Final = ("copied", "same")
 
 #: The fields of an entry's hash.
@@ -39,11 +39,9 @@ class PrefixCopy:
 
     Attributes:
         copied: entries that were copied.
-        same: entries that already existed under the new prefix with the same definition; their
-            history under the new prefix was not changed.
-        different: entries that already existed under the new prefix with another definition, and
-            were not changed under either prefix.
-        unreadable: entries that have no definition, or that are not stored as a hash.
+        same: entries that were already there with the same definition; their history stays.
+        different: entries that were already there with another definition; neither is changed.
+        unreadable: entries without a definition, or not stored as a hash.
         deleted: entries that were deleted under the old prefix.
     """
 
@@ -64,10 +62,7 @@ class PrefixCopy:
 
 
 class SourceEntry(NamedTuple):
-    """An entry under the old prefix, with all data that Redis stores about the entry.
-
-    ``fields`` is empty if the key of the entry is not a hash.
-    """
+    """An entry and all that Redis has about it; without ``fields`` if its key is not a hash."""
 
     name: bytes
     score: float
@@ -89,19 +84,18 @@ def copy_prefix(
     note: Callable[[str, str, float], object] | None = None,
     dry_run: bool = False,
 ) -> PrefixCopy:
-    """Copy all entries, all data about the entries, and the counters to another prefix.
+    """Copy all entries, what belongs to them, and the counters to another prefix.
 
-    Before the copy, stop all beats on both prefixes. Existing data under ``new`` is never changed,
-    so you can repeat an interrupted copy. If ``delete`` is true, the copied data under ``old`` is
-    deleted.
+    Stop all beats on both prefixes first. What is under ``new`` is never changed, so an interrupted
+    copy can be repeated. If ``delete`` is true, what was copied is deleted under ``old``. With
+    ``dry_run``, nothing is written.
 
-    ``progress`` is called with the number of entries in each batch. ``note`` is called for each
-    entry, with the outcome (a field of :class:`PrefixCopy`), the entry name and the score of the
-    entry. If ``dry_run`` is true, nothing is written.
+    ``progress`` is called with the number of entries in each batch, and ``note`` with the outcome
+    (a field of :class:`PrefixCopy`), the name and the score of each entry.
 
-    Each command uses only one key, so the two prefixes may be in different slots of a cluster.
-    Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes.
-    Redis errors are not caught.
+    No command uses two keys, so the prefixes may be in different slots of a cluster. Takes about
+    five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes. Redis
+    errors are not caught.
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
@@ -130,12 +124,12 @@ def copy_prefix(
 def copy_to_shards(
     client: Any, source: Layout, target: Layout, progress: Callable[[int], Any] = int
 ) -> PrefixCopy:
-    """Copy all entries, and all data about the entries, to the shards of another layout.
+    """Copy all entries, and what belongs to them, to the shards of another layout.
 
-    Before the copy, stop all beats. Existing entries in the target are never changed, so you can
-    repeat an interrupted copy. Both layouts have the same base prefix, so the task ids stay the
-    same. ``progress`` is called with the number of entries in each batch. Takes about five round
-    trips per 500 entries and target shard. Redis errors are not caught.
+    Stop all beats first. Entries in the target are never changed, so an interrupted copy can be
+    repeated. Both layouts have the same base prefix, so task ids stay the same. ``progress`` is
+    called with the number of entries in each batch. Takes about five round trips per 500 entries
+    and target shard. Redis errors are not caught.
     """
     result, targets = PrefixCopy(), [Keys(prefix) for prefix in target.prefixes]
     for keys in targets:
@@ -152,10 +146,10 @@ def copy_to_shards(
 
 
 def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = int) -> int:
-    """Delete all entries of a layout, and all data about the entries; return the number of entries.
+    """Delete all entries of a layout, and what belongs to them; return the number of entries.
 
-    The stored number of shards is not deleted. Takes about two round trips per 500 entries, and one
-    more round trip per key of the schedule that is not an entry.
+    The stored number of shards stays. Takes about two round trips per 500 entries, and one more per
+    key of the schedule that is not an entry.
     """
     deleted = 0
     for prefix in layout.prefixes:
@@ -173,7 +167,7 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
 
 
 def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield the names and scores of entries, as lists of at most :data:`PAGE`.
+    """Yield the names and scores of entries in lists of at most :data:`PAGE`.
 
     ZSCAN may repeat an entry, above all if others of its last reply are not deleted yet.
     """
@@ -188,7 +182,6 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
 
 
 def _entries(client: Any, keys: Keys) -> Iterator[list[SourceEntry]]:
-    """Yield the entries, as lists of at most :data:`PAGE`."""
     for page in _pages(client, keys):
         pipe = client.pipeline(transaction=False)
         for name, _ in page:
@@ -213,7 +206,7 @@ def _fields(reply: Any) -> Fields | None:
 
 
 def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
-    """Return the fields of an entry, with the task id of each run added to the run history."""
+    """Return the fields of an entry; in its history, each run has its task id."""
     if not {DEFINITION, HISTORY} <= entry.fields.keys():
         return entry.fields
     texts = {text_of(name): text_of(text) for name, text in entry.fields.items()}
@@ -234,10 +227,7 @@ def _copy(
     keys_of: Callable[[bytes], Keys],
     dry_run: bool = False,
 ) -> Outcomes:
-    """Store entries under the keys that ``keys_of`` returns for a name, and return the outcomes.
-
-    If ``dry_run`` is true, nothing is written.
-    """
+    """Store entries under the keys that ``keys_of`` returns for their names."""
     readable = [entry for entry in entries if DEFINITION in entry.fields]
     outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
     pipe = client.pipeline(transaction=False)
@@ -255,7 +245,7 @@ def _copy(
 
 
 def _outcome(fields: Fields, stored: Fields | None) -> str:
-    """Return the outcome of a readable entry; ``stored`` is None if the key is not a hash."""
+    """``stored`` is None if the key is not a hash."""
     if stored == {}:
         return "copied"
     names = DEFINITION, POLICY
@@ -264,7 +254,7 @@ def _outcome(fields: Fields, stored: Fields | None) -> str:
 
 
 def _write(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
-    """Store an entry; what an interrupted copy has stored already stays as it is."""
+    """Store an entry; what an interrupted copy has already stored stays as it is."""
     key = key_of(keys.prefix) + entry.name
     if with_fields:
         _raw(pipe, "HSET", key, *chain.from_iterable(entry.fields.items()))
@@ -282,7 +272,7 @@ def _write(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None
 
 
 def _copy_hash(client: Any, source: str, target: str, delete: bool = False) -> None:
-    """Copy the fields of a hash that the target lacks; skip a source that is not a hash."""
+    """Copy the fields that the target lacks; a source that is not a hash is left out."""
     pipe = client.pipeline(transaction=False)
     _raw(pipe, "HGETALL", source)
     fields = _fields(pipe.execute(raise_on_error=False)[0])
@@ -305,7 +295,7 @@ def _delete(client: Any, keys: Keys, names: Iterable[bytes]) -> None:
 
 
 def _raw(client: Any, *command: Any) -> Any:
-    """Run a command, or queue it in a pipeline; the reply contains bytes instead of strings."""
+    """Run or queue a command whose reply is bytes instead of strings."""
     return client.execute_command(*command, **{NEVER_DECODE: True})
 
 
@@ -315,7 +305,7 @@ class Copied:
 
     Attributes:
         copied: entries that were copied.
-        kept: entries that already existed under the new prefix, and were not changed.
+        kept: entries that were already under the new prefix, and were not changed.
         unreadable: entries without a definition.
     """
 
@@ -327,10 +317,10 @@ class Copied:
 def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:
     """Copy the entries under ``prefix`` to the app's key prefix, with history and score.
 
-    By default, ``prefix`` is the app's key prefix without braces, such as ``redbeat:`` for
-    ``{redbeat}:``. Before the copy, stop the beats on both prefixes. Existing entries under the
-    app's key prefix are never changed, so you can repeat an interrupted copy. The old keys are
-    kept, so you can undo the migration. See :func:`.copy_prefix`.
+    The default is the app's prefix without braces, such as ``redbeat:`` for ``{redbeat}:``. Stop
+    the beats on both prefixes first. Entries under the app's prefix are never changed, so an
+    interrupted copy can be repeated; the old keys are kept, so it can be undone. See
+    :func:`.copy_prefix`.
 
     Raises :exc:`ConfigurationError` if the two prefixes are the same. Redis errors are not caught.
     """

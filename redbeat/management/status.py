@@ -27,9 +27,9 @@ class Shard(NamedTuple):
     """One shard of a schedule.
 
     Attributes:
-        prefix: the prefix of the shard's keys.
-        entries: the number of entries in the shard.
-        beat: the token of the beat that holds the lock of the shard, or "" if the lock is free.
+        prefix: the prefix of its keys.
+        entries: the number of its entries.
+        beat: the token of the beat that holds its lock, "" if the lock is free.
     """
 
     prefix: str
@@ -43,34 +43,33 @@ class Status:
 
     Attributes:
         now: the time of Redis, in UTC.
-        leader: the beat that holds the lock, or None if no beat holds the lock or the lock is off.
-        beats: the beats that publish runs: the leader (which holds the lock of the first shard),
-            all beats that run without a lock, and all beats that hold the lock of a shard.
-        standbys: the beats that wait for the lock, except standbys of RedBeat 2, which store
-            nothing in Redis; a killed standby is listed for another ten seconds.
+        leader: the beat that holds the lock; None if no beat does, or if the lock is off.
+        beats: the beats that publish runs: the leader, which holds the lock of the first shard,
+            those that hold the lock of another shard, and those that run without a lock.
+        standbys: the beats that wait for the lock. Standbys of RedBeat 2 are missing, because they
+            store nothing in Redis. A killed standby is listed for another ten seconds.
         entries: the number of entries by state; an entry counts as ``scheduled`` while a beat
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
         due_now: the number of entries that are due and that no beat holds, or whose run could not
             be sent.
-        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due; the
-            lateness counts from the time when the run was due, even after failed attempts to send
-            the run, but without the entry's jitter.
-        clock_offset: the number of seconds by which the clock of this host is ahead of the clock of
-            Redis; the error is at most half the time of a round trip.
-        beat_clock_offset: the same for the clock of a beat's host, as the beat has found, or 0 for
-            less than a second.
-        server: the ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
+        most_late: the lateness of the latest due entry in seconds, None if none is due. It counts
+            from when the run was due, even after failed attempts to send it, but without the
+            entry's jitter.
+        clock_offset: by how many seconds this host's clock is ahead of the clock of Redis, give or
+            take half the time of a round trip.
+        beat_clock_offset: the same for a beat's host, as the beat has found; 0 for less than a
+            second.
+        server: the ``version`` and ``mode`` of Redis; empty if Redis refuses ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.
         redis_url: the URL of Redis, without a password.
-        lock_key: the key of the lock, or None if the lock is off.
-        problem: the reason why beats publish nothing, such as an unavailable broker with its
-            address, a leader that no longer reaches Redis, or a lock key that is not a lock; "" if
-            there is no such problem.
+        lock_key: the key of the lock, None if the lock is off.
+        problem: why beats publish nothing, such as a broker that is down, with its address, a
+            leader that no longer reaches Redis, or a lock key that is not a lock; "" if they do.
         problems: all problems, the causes before what follows from them.
         overdue: the entries without a successful run within their ``expect_within``.
-        shards: the shards of the schedule; empty if the schedule has only one shard.
+        shards: the shards of the schedule; empty if there is only one.
     """
 
     now: datetime
@@ -95,7 +94,7 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether runs are sent and succeed, as far as is known; a warning may be left."""
+        """Whether runs are sent and succeed, as far as is known. There may be warnings."""
         return not any(one.severity == ERROR for one in self.problems)
 
 
@@ -104,9 +103,8 @@ def status_of(
 ) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
 
-    ``max_late`` is by how many seconds a due entry may be late without a problem.
-
-    Takes two round trips (three if the leader is a beat of RedBeat 2), and the round trips of
+    ``max_late`` is by how many seconds a due entry may be late without a problem. Takes two round
+    trips (three if the leader is a beat of RedBeat 2), and those of
     :func:`~redbeat.entries.status.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
@@ -146,7 +144,7 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
     lockless: list[BeatInfo] = []
     standbys: list[BeatInfo] = []
     for beat in counts.beats:
-        # The time ``beat.seen`` may be invalid, because another program may have written it.
+        # Another program may have written ``beat.seen``, so it may be invalid.
         info = BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))
         if beat.token == counts.holder:
             continue
