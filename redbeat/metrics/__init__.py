@@ -1,9 +1,8 @@
 """Metrics for Prometheus and health checks for Kubernetes.
 
-``counters`` contains the counters of one beat, and ``health`` contains the health of the beat.
-``snapshot`` reads the counters of all beats from Redis, and ``problems`` finds what is wrong.
-``prometheus`` converts all of it to Prometheus metrics and serves these over HTTP. It needs
-``prometheus_client``; :func:`prometheus_module` imports it on demand.
+``counters`` and ``health`` belong to one beat. ``snapshot`` reads the counters of all beats from
+Redis, and ``problems`` finds what is wrong. ``prometheus`` serves all of it over HTTP; it needs
+``prometheus_client``, so :func:`prometheus_module` imports it on demand.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ BEAT: Final = "redbeat_metrics_port"
 
 
 def prometheus_module(feature: str) -> Any:
-    """Return the module ``redbeat.metrics.prometheus``.
-
-    Raises :exc:`ConfigurationError` without a package that ``feature`` needs.
-    """
+    """Raise :exc:`ConfigurationError` if a package is missing that ``feature`` needs."""
     try:
         return import_module("redbeat.metrics.prometheus")
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The counters of one beat, and the names of their fields in Redis.
+"""The counters of one beat, and their fields in the hash ``.<prefix>:stats``.
 
-The Redis hash ``.<prefix>:stats`` contains the totals of all beats.
+The hash has the totals of all beats.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Final
 
 from redbeat.storage.rows import Counted
 
-#: The kinds of counters, each with its help text.
-#: The field ``<kind>`` contains the total of all entries.
-#: The field ``<kind> <name>`` contains the count of one entry.
+#: The kinds of counters with their help texts. The field ``<kind>`` counts all entries, the field
+#: ``<kind> <name>`` one of them.
 KINDS: Final = {
     "dispatched": "Messages that were published",
     "failed": "Failed attempts to publish a message",
@@ -26,7 +25,7 @@ KINDS: Final = {
     "quarantined": "Times that an unreadable entry was put into quarantine",
 }
 
-#: The results of runs that are counted, as workers report them, each with its field.
+#: The results of runs that workers report, with their fields.
 RESULTS: Final = {
     result: f"runs:{result}" for result in ("succeeded", "failed", "revoked", "ignored")
 }
@@ -34,15 +33,14 @@ RESULTS: Final = {
 ROUND_TRIPS: Final = "round_trips"
 MISMATCHES: Final = "render_mismatch"
 
-#: Microseconds per second. Redis stores sums of seconds as whole microseconds.
+#: Redis stores sums of seconds as whole microseconds.
 MICROSECONDS: Final = 1_000_000
 
 
 class Buckets:
-    """A histogram of times in seconds, with one field per bucket and one field for the sum.
+    """A histogram of times in seconds, with a field per bucket and one for the sum in microseconds.
 
-    The field for the sum is in microseconds. Each value is counted in only one bucket; the export
-    to Prometheus makes the buckets cumulative.
+    A value counts in one bucket only; the export to Prometheus makes the buckets cumulative.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:
@@ -52,7 +50,6 @@ class Buckets:
         self.sum = f"{name}:sum"
 
     def field(self, seconds: float) -> str:
-        """Return the field of the bucket that contains the value ``seconds``."""
         return self.fields[bisect_left(self.bounds, seconds)]
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
@@ -67,12 +64,11 @@ TICK: Final = Buckets("tick", 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 def entry_field(kind: str, name: str) -> str:
-    """Return the name of the field that contains the count of one entry."""
     return f"{kind} {name}"
 
 
 def split(field: str) -> tuple[str, str] | None:
-    """Return the kind and the entry name in ``field``, None if ``field`` contains no entry name."""
+    """Return the kind and the name in a field of one entry, None for any other field."""
     kind, blank, name = field.partition(" ")
     return (kind, name) if blank and kind in KINDS else None
 
@@ -81,15 +77,13 @@ NOTHING: Final = Counted()
 
 
 class Counters:
-    """The counters of one beat; only the beat's thread changes the counters.
+    """The counters of one beat. Only its thread counts; any thread may call :meth:`totals`.
 
-    Any thread may call :meth:`totals`. The counters count single entries only while the schedule
-    has at most ``max_entries`` entries.
+    Single entries are counted only while the schedule has at most ``max_entries``.
 
-    The beat sends new counts to Redis as a batch, together with its next request. If Redis's reply
-    to a batch is lost, the next request sends the batch again with the same id, so that Redis adds
-    the batch only once. Redis adds a batch twice only if the beat sent the batch twice and another
-    beat sent counts in between. The methods of this class take no round trips.
+    New counts go to Redis as a batch, together with the beat's next request, so no method here
+    makes a round trip. If Redis's reply is lost, the next request sends the batch again, and by its
+    id Redis adds it only once. It is added twice only if another beat sent counts in between.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -98,14 +92,14 @@ class Counters:
         self._lock = Lock()
         #: The counts that no batch contains yet.
         self._new: Counter[str] = Counter()
-        #: The lateness in seconds of messages that are not counted in ``_new`` yet.
+        #: The lateness in seconds of messages that ``_new`` doesn't count yet.
         self._late: list[float] = []
         #: The sums of all batches so far: the totals, and the counts of single entries.
         self._batched: Counter[str] = Counter()
         self._batched_of_entries: dict[str, int] = {}
-        #: The batch that was sent and that Redis has not confirmed yet.
+        #: The batch that Redis has not confirmed yet.
         self._unconfirmed = NOTHING
-        #: The number of published messages since the start of the beat.
+        #: The number of published messages since the beat started.
         self.sent = 0
         self._id = uuid.uuid4().hex[:12]
         self._batches = 0
@@ -113,7 +107,6 @@ class Counters:
 
     @property
     def has_new_runs(self) -> bool:
-        """Whether runs were counted after the last batch."""
         return bool(self._late) or not self._new.keys().isdisjoint(KINDS)
 
     # -- counting ------------------------------------------------------------------------------
@@ -129,30 +122,29 @@ class Counters:
             self._new["dispatched " + name] += 1
 
     def failed(self, name: str, lost: bool) -> None:
-        """Count a failed publish, and also its retry unless the message is ``lost``."""
+        """Count a failed publish, and its retry unless the message is ``lost``."""
         self.add("failed", name)
         if not lost:
             self.add("retried", name)
 
     def add(self, kind: str, name: str, number: int = 1) -> None:
-        """Add ``number`` to a counter of an entry; ``kind`` is one of :data:`KINDS`."""
         self._new[kind] += number
         if self._by_entry:
             self._new[entry_field(kind, name)] += number
 
     def ended(self, results: Mapping[str, str]) -> None:
-        """Count the results of runs, by task id; a run that is retried has not ended."""
+        """Count the results of runs, by task id. A run that is retried has not ended."""
         self._new.update(RESULTS[one] for one in results.values() if one in RESULTS)
 
     def mismatched(self) -> None:
-        """Count a rendered message that differed from the one that Celery made."""
+        """Count a rendered message that differed from Celery's."""
         self._new[MISMATCHES] += 1
 
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
-        """Count a tick of ``seconds``; ``round_trips`` is the total since the start of the beat.
+        """Count a tick of ``seconds``; ``round_trips`` is the total since the beat started.
 
-        The ticks of a standby (not ``active``) are counted only in this process, so that a standby
-        has no counts to write to Redis.
+        The ticks of a standby (not ``active``) are counted only in this process, so that it has
+        nothing to write to Redis.
         """
         ticks = {
             TICK.field(seconds): 1,
@@ -170,10 +162,7 @@ class Counters:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Return the batch of counts to send to Redis with the next request.
-
-        While Redis has not confirmed the last batch, this method returns the last batch again.
-        """
+        """Return the batch for the next request: the last one again until Redis has confirmed it."""
         if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
@@ -186,15 +175,15 @@ class Counters:
         return self._unconfirmed
 
     def confirm(self, members: int) -> None:
-        """Mark the last batch as confirmed; ``members`` is the number of entries in Redis."""
+        """Note that Redis has added the last batch; ``members`` is the number of its entries."""
         self._unconfirmed = NOTHING
         self._by_entry = members <= self._max_entries
 
     def _keep_entries(self, new: dict[str, int]) -> None:
-        """Add the new counts of single entries to the known counts.
+        """Add counts of single entries.
 
-        If there are too many counts, this method removes the counts that have not changed for the
-        longest time, because their entries may have been deleted.
+        If there are too many, those go that have not changed for the longest time: their entries
+        may have been deleted.
         """
         fields = self._batched_of_entries
         for field, number in new.items():
@@ -205,7 +194,7 @@ class Counters:
     # -- reading -------------------------------------------------------------------------------
 
     def totals(self) -> dict[str, int]:
-        """Return all counts since the start of the beat, by field. This method is thread-safe."""
+        """Return all counts since the beat started, by field. Thread-safe."""
         with self._lock:
             totals = Counter({**self._batched, **self._batched_of_entries})
             totals.update(dict(self._new))
@@ -214,7 +203,7 @@ class Counters:
 
 
 def counts_of(late: list[float]) -> dict[str, int]:
-    """Return the counts of dispatched messages, given the lateness of each message in seconds."""
+    """Return the counts of dispatched messages with these latenesses in seconds."""
     if not late:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)

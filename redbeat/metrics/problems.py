@@ -17,15 +17,12 @@ from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Counts
 from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES
 
-#: How bad a problem is: runs are not sent or fail; or nothing is lost yet.
+#: Runs are not sent or fail; or nothing is lost yet.
 ERROR, WARNING = "error", "warning"
 
 
 class Kind(NamedTuple):
-    """What is known about all problems of one kind.
-
-    ``stops`` is whether beats publish nothing because of it.
-    """
+    """A kind of problem; ``stops`` is whether beats publish nothing because of it."""
 
     severity: str
     remedy: str
@@ -34,7 +31,7 @@ class Kind(NamedTuple):
 
 CORRECT: Final = "correct or delete the entry; a corrected entry runs again without a restart"
 
-#: The kinds of problems. Those of Redis come first, because others may follow from them.
+#: Problems of Redis come first, because others may follow from them.
 KINDS: Final[dict[str, Kind]] = {
     "settings": Kind(ERROR, "correct the setting"),
     "redis": Kind(
@@ -85,21 +82,21 @@ KINDS: Final[dict[str, Kind]] = {
 #: What to do about entries that are only counted.
 LISTED: Final = "celery redbeat list --state %s lists them with their errors"
 
-#: The kinds that tell how many entries have a problem, which is each entry's own too.
+#: The kinds that count entries; each of these entries has the problem of its own, too.
 OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 
-#: Seconds by which a due entry may be late without a problem, unless the caller says otherwise.
+#: How late a due entry may be without a problem, in seconds, unless the caller says otherwise.
 MAX_LATE: Final = 60.0
 
-#: Seconds without a report after which workers count as silent, and the messages that beats must
-#: have sent meanwhile: fewer may be a night's batch of long tasks.
+#: Workers are silent if they report nothing for so many seconds while beats send at least so many
+#: messages: fewer may be a night's batch of long tasks.
 SILENT_WORKERS: Final = 900.0
 ENOUGH_RUNS: Final = 10
 
-#: The longest name of an entry in a problem, in characters.
+#: Maximum length of an entry's name in a problem, in characters.
 LONGEST_NAME: Final = 100
 
-#: At most this number of entries is named in problems of one kind.
+#: Maximum number of entries that are named in problems of one kind.
 MOST_NAMED: Final = 20
 
 
@@ -109,11 +106,11 @@ class Finding:
 
     Attributes:
         kind: one of the kinds that :ref:`doctor <doctor>` lists.
-        key: the Redis key of the entry, or "" for a problem of the whole schedule.
+        key: the Redis key of the entry, "" for a problem of the whole schedule.
         problem: what is wrong.
         remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
         fixable: whether ``--fix`` repairs the problem.
-        fixed: whether ``--fix`` has repaired the problem.
+        fixed: whether ``--fix`` has repaired it.
     """
 
     kind: str
@@ -135,7 +132,7 @@ class Finding:
 
 
 def finding(kind: str, problem: str, key: str = "", remedy: str = "") -> Finding:
-    """Return a problem, with the remedy of its kind unless another one is given."""
+    """Return a problem, by default with the remedy of its kind."""
     return Finding(kind, key, problem, remedy or KINDS[kind].remedy)
 
 
@@ -148,11 +145,8 @@ def problems_of(
 ) -> list[Finding]:
     """Return the problems of a whole schedule, the causes before what follows from them.
 
-    Arguments:
-        counts: what :func:`redbeat.metrics.snapshot.count_entries` returns.
-        server: what :meth:`redbeat.storage.reading.Reading.server` returns.
-        overdue: the entries that had no success in time.
-        max_late: by how many seconds a due entry may be late.
+    ``counts`` is from :func:`redbeat.metrics.snapshot.count_entries`, and ``server`` from
+    :meth:`redbeat.storage.reading.Reading.server`. A due entry may be ``max_late`` seconds late.
     """
     if problem := server.get("problem"):
         stops = [finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")]
@@ -208,14 +202,13 @@ def silent_leader(counts: Counts) -> str:
 
 
 def leader_seen(counts: Counts) -> float | None:
-    """Return the last sign of life of the leader, UNIX seconds; None if nothing is known."""
+    """Return the leader's last sign of life in UNIX seconds, None if there is none."""
     seen = (beat.seen for beat in counts.beats if beat.token == counts.holder)
     # Redis forgets when a beat was seen, but not when the leader last ticked.
     return next(seen, counts.last_tick)
 
 
 def _of_a_beat(counts: Counts) -> Iterator[Finding]:
-    """Yield what a beat has stored about itself, which says why it sends nothing."""
     problem = counts.problem
     if problem.startswith(NO_BROKER):
         yield finding("broker", printable(problem))
@@ -260,7 +253,6 @@ def _of_workers(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_failed(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
-    """Yield which entries have too many failed runs in a row, as workers report them."""
     name_of = layout_of(conf).name_of
     for key, failures in counts.most_failed:
         name = printable(name_of(key), LONGEST_NAME)

@@ -1,4 +1,4 @@
-"""Serves metrics as Prometheus reads them, and the health checks ``/healthz`` and ``/readyz``."""
+"""Serves the metrics for Prometheus, and the health checks ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_LABEL: Final = 200
 #: Maximum number of overdue entries in the metrics.
 MAX_OVERDUE: Final = 100
 
-#: The gauges without labels, each with its help text.
+#: The gauges without labels, with their help texts.
 GAUGES: Final = {
     "redis_up": "1 if Redis answers, else 0.",
     "leader": "1 for the leader, 0 for a standby. In the exporter: 1 if any beat leads.",
@@ -66,7 +66,6 @@ WSGI = Callable[..., Any]
 
 
 def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
-    """Yield the counters and the histograms; ``totals`` maps fields to counts."""
     by_label = _counts_by_label(totals)
     for kind, text in counters.KINDS.items():
         yield core.CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
@@ -92,14 +91,13 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
 
 
 def _with_samples(metric: Any, numbers: Mapping[str, float]) -> Any:
-    """Return a metric with one label, with a sample for each value of the label."""
     for value, number in numbers.items():
         metric.add_metric([value], number)
     return metric
 
 
 def _counts_by_label(totals: Mapping[str, int]) -> dict[str, Counter[str]]:
-    """Return the counts by kind and label; entries with equal printable names share a label."""
+    """Entries with equal printable names share a label."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for field, number in totals.items():
         if found := counters.split(field):
@@ -118,7 +116,6 @@ def _histogram(
 
 
 def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
-    """Yield the gauges of a schedule: entries, due entries, beats, lock and clock."""
     states = core.GaugeMetricFamily("redbeat_entries", "Entries by state.", labels=["state"])
     yield _with_samples(states, entries_of(snapshot.counts))
     yield overdue_gauge(snapshot)
@@ -142,14 +139,14 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
 
 
 def _gauges(**values: float | None) -> Iterator[core.Metric]:
-    """Yield gauges of :data:`GAUGES`; one without a value has no sample."""
+    """A gauge without a value has no sample."""
     for name, value in values.items():
         number = None if value is None else float(value)
         yield core.GaugeMetricFamily(f"redbeat_{name}", GAUGES[name], number)
 
 
 def overdue_gauge(snapshot: Snapshot) -> core.Metric:
-    """Return a gauge of at most :data:`MAX_OVERDUE` overdue entries, most overdue first."""
+    """Return a gauge of at most :data:`MAX_OVERDUE` entries, the most overdue first."""
     text = "Seconds without a success, for entries that had no success within expect_within."
     overdue = core.GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
     for item in snapshot.overdue[:MAX_OVERDUE]:
@@ -160,17 +157,16 @@ def overdue_gauge(snapshot: Snapshot) -> core.Metric:
 def health_gauges(
     leads: bool | None, tick_age: float | None, redis_up: bool
 ) -> Iterator[core.Metric]:
-    """Yield metrics of the version, the availability of Redis, the leader and the last tick."""
     about = "The version of RedBeat."
     yield core.InfoMetricFamily("redbeat_build", about, {"version": redbeat.__version__})
     yield from _gauges(redis_up=redis_up, leader=leads, last_tick_age_seconds=tick_age)
 
 
 class BeatCollector(Collector):
-    """Collects the metrics of one beat: its counters, its health and a snapshot of the schedule.
+    """Collects the metrics of one beat, and a snapshot of the schedule.
 
-    If Redis did not answer the last tick, the metrics contain no snapshot; they do if it refused
-    to write.
+    There is no snapshot if Redis did not answer the last tick; there is one if it only refused to
+    write.
     """
 
     def __init__(
@@ -179,7 +175,7 @@ class BeatCollector(Collector):
         self._health, self._totals, self._take_snapshot = health, totals, take
 
     def collect(self) -> Iterator[core.Metric]:
-        """Yield the metrics. Takes four round trips, or none while Redis is unavailable."""
+        """Takes four round trips, or none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.may_answer else None
         redis_up = health.redis_up or snapshot is not None
@@ -192,15 +188,14 @@ class BeatCollector(Collector):
 class RedisCollector(Collector):
     """Collects the metrics of a schedule and all its beats from Redis.
 
-    The metrics include the counters of single entries if the schedule has at most ``max_entries``
-    entries.
+    Single entries are counted only if the schedule has at most ``max_entries``.
     """
 
     def __init__(self, take: Callable[[], Snapshot], max_entries: int) -> None:
         self._take_snapshot, self._max_entries = take, max_entries
 
     def collect(self) -> Iterator[core.Metric]:
-        """Yield the metrics. Four round trips."""
+        """Takes four round trips."""
         snapshot = _snapshot_or_none(self._take_snapshot)
         if snapshot is None:
             yield from health_gauges(None, None, False)
@@ -210,7 +205,7 @@ class RedisCollector(Collector):
         yield from schedule_gauges(snapshot)
 
     def ready(self) -> ProbeResult:
-        """Return whether Redis answers, and else why not. Four round trips."""
+        """Return whether Redis answers, and else why not. Takes four round trips."""
         try:
             self._take_snapshot()
         except (RedisError, OSError) as error:
@@ -230,8 +225,6 @@ def _snapshot_or_none(take: Callable[[], Snapshot | None]) -> Snapshot | None:
 
 
 class Handler(WSGIRequestHandler):
-    """Answers a request, without a line in the log."""
-
     #: Seconds after which a silent connection is closed.
     timeout = 10.0
 
@@ -242,8 +235,8 @@ class Handler(WSGIRequestHandler):
 class Server(ThreadingWSGIServer):
     """Serves ``app`` in threads of its own until :meth:`close`.
 
-    The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
-    ``port``. The error message names ``setting``, the setting or option to change.
+    The constructor raises :exc:`ConfigurationError` if it cannot listen on ``host`` and ``port``;
+    the message names ``setting``, which is to be changed.
     """
 
     #: How many connections may wait to be accepted.
@@ -264,7 +257,7 @@ class Server(ThreadingWSGIServer):
         Thread(target=self.serve_forever, name="redbeat-metrics", daemon=True).start()
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Note why a connection was closed, such as its silence."""
+        """Log why a connection was closed, such as its silence."""
         logger.debug(
             "metrics: The connection of %s was closed: %r", client_address, sys.exc_info()[1]
         )
@@ -296,13 +289,13 @@ def _app(collectors: Iterable[Collector], alive: Probe, ready: Probe) -> WSGI:
     return serve
 
 
-#: The maximum number of Redis connections that a beat uses at once.
-#: In a pool with only ``CONNECTIONS_OF_A_BEAT`` connections, a scrape could make a tick fail.
+#: How many connections to Redis a beat uses at once. If its pool has no more, a scrape could make a
+#: tick fail.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
 def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Totals) -> Server:
-    """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
+    """Serve one beat's metrics and health checks on ``conf.metrics_port``.
 
     Raises :exc:`ConfigurationError` if the port is in use.
     """
@@ -323,7 +316,7 @@ def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Tot
 
 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
-    """Serve the metrics of all beats of a schedule, which the server reads from Redis.
+    """Serve the metrics of all beats of a schedule, as Redis has them.
 
     Raises :exc:`ConfigurationError` if the port is in use.
     """

@@ -18,19 +18,17 @@ from .problems import Finding, problems_of
 
 
 def led_by_redbeat_2(counts: reading.Counts) -> bool:
-    """Return whether a beat of RedBeat 2 holds the lock."""
     return bool(counts.holder) and BeatInfo.read(counts.holder).host is None
 
 
 def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> reading.Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
-    If no beat of RedBeat 3 publishes runs, the counts omit the problem that RedBeat 3 stored. A
-    lock key whose value is not a lock has no holder.
+    The problem that RedBeat 3 stored is left out if no beat of RedBeat 3 publishes. A lock key
+    whose value is not a lock has no holder.
 
-    RedBeat 2 does not change the score of a disabled entry, so the entry looks due. While RedBeat 2
-    leads, this function checks which of the first 500 due entries are disabled, and counts these
-    entries as disabled. The function takes one round trip, or two while RedBeat 2 leads.
+    While RedBeat 2 leads, disabled entries look due, because it doesn't change their score: those
+    among the first 500 due entries are counted as disabled. That takes a second round trip.
     """
     counts = _with_failing(store.counts(conf.lock_key, decide.DISABLED, within, conf.max_failures))
     counts = _without_foreign_holders(counts)
@@ -43,11 +41,10 @@ def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) ->
 def measured_counts(
     store: reading.Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
 ) -> tuple[reading.Counts, float]:
-    """Return the result of :func:`count_entries`, and the offset of this host's clock in seconds.
+    """Return :func:`count_entries`, and this host's clock minus the clock of Redis, in seconds.
 
-    The clock offset is the time of this host minus the time of Redis. If the connection is open,
-    the clock offset is wrong by at most half the time of a round trip. ``clock`` returns UNIX
-    seconds.
+    On an open connection, the offset is wrong by at most half the time of a round trip. ``clock``
+    returns UNIX seconds.
     """
     sent_at = clock()
     counts = count_entries(store, conf, within)
@@ -55,9 +52,9 @@ def measured_counts(
 
 
 def _with_failing(counts: reading.Counts) -> reading.Counts:
-    """Return the counts with the entries whose run could not be sent.
+    """Count the entries whose run could not be sent as due since its nominal instant.
 
-    Such a run counts as due since its nominal instant; the score is the time of the next attempt.
+    Their score is the time of the next attempt.
     """
     rows = [(row, state.State.read(row.state, row.meta).failing) for row in counts.perhaps_failing]
     late = [
@@ -76,7 +73,7 @@ def _with_failing(counts: reading.Counts) -> reading.Counts:
 
 
 def _without_foreign_holders(counts: reading.Counts) -> reading.Counts:
-    """Return the counts; shards without a valid lock are in ``not_locks`` and have no holder."""
+    """Shards whose lock key has something else are in ``not_locks``, and have no holder."""
     holders = counts.holders or [counts.holder]
     not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
     if not not_locks:
@@ -113,9 +110,9 @@ class Snapshot:
         counts: the numbers of entries by state, and the running beats.
         stats: the counters of all beats, by field.
         clock_offset: the clock of this host minus the clock of Redis, in seconds.
-        lock_left: seconds until the lock expires, None if the lock is free or disabled.
-        shared: whether the lock is disabled, so that all beats share the work.
-        overdue: the entries that had no success within their ``expect_within``.
+        lock_left: seconds until the lock expires, None if the lock is free or off.
+        shared: whether the lock is off, so that all beats share the work.
+        overdue: the entries without a success within their ``expect_within``.
         problems: what is wrong with the schedule.
     """
 
@@ -135,9 +132,9 @@ class Snapshot:
 
     @property
     def leads(self) -> bool:
-        """Whether any beat leads; if the lock is disabled, whether any beat is active.
+        """Whether any beat leads or, with the lock off, is active.
 
-        A dead leader holds the lock until it expires, but leads no more.
+        A dead leader still holds the lock until it expires, but doesn't lead.
         """
         if not self.shared:
             is_dead = any(one.kind == "leader" for one in self.problems)
@@ -146,14 +143,14 @@ class Snapshot:
 
     @property
     def lock_age(self) -> float | None:
-        """The seconds since the leader acquired the lock, None if unknown."""
+        """Seconds since the leader took the lock, None if unknown."""
         return self._age(self.counts.leads_since)
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since an active beat last sent its counters, None if unknown.
+        """Seconds since an active beat last sent its counters.
 
-        The age is unknown if no beat ever sent counters, or if a beat of RedBeat 2 leads.
+        None if no beat ever did, or if a beat of RedBeat 2 leads.
         """
         if led_by_redbeat_2(self.counts):
             return None
@@ -162,8 +159,7 @@ class Snapshot:
     def totals(self, max_entries: int) -> dict[str, int]:
         """Return the counters of all beats by field.
 
-        The result does not contain counts of single entries if the schedule has more than
-        ``max_entries`` entries.
+        Single entries are left out if the schedule has more than ``max_entries``.
         """
         by_entry = self.counts.members <= max_entries
         return {
@@ -179,11 +175,10 @@ class Snapshot:
 def take_snapshot(
     store: reading.Reading, conf: RedBeatConfig, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Read a snapshot from Redis.
+    """Read a snapshot from Redis; ``clock`` returns UNIX seconds.
 
-    The function takes four round trips (three if the lock is disabled), and one more while RedBeat
-    2 leads. If entries may be overdue, :func:`~redbeat.entries.status.overdue_entries` takes
-    additional round trips. ``clock`` returns UNIX seconds.
+    Takes four round trips (three if the lock is off), one more while RedBeat 2 leads, and those of
+    :func:`~redbeat.entries.status.overdue_entries` if entries may be overdue.
     """
     stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
