@@ -82,8 +82,8 @@ class Counters:
     Single entries are counted only while the schedule has at most ``max_entries``.
 
     New counts go to Redis as a batch, together with the beat's next request, so no method here
-    makes a round trip. If Redis's reply is lost, the next request sends the batch again, and by its
-    id Redis adds it only once. It is added twice only if another beat sent counts in between.
+    makes a round trip. If Redis's reply is lost, the next request sends the batch again with the
+    same id. Redis then adds it only once, unless another beat sent counts in between.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -162,7 +162,7 @@ class Counters:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Return the batch for the next request: the last one again until Redis has confirmed it."""
+        """Return the batch for the next request: the last one, until Redis has confirmed it."""
         if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
@@ -182,8 +182,8 @@ class Counters:
     def _keep_entries(self, new: dict[str, int]) -> None:
         """Add counts of single entries.
 
-        If there are too many, those go that have not changed for the longest time: their entries
-        may have been deleted.
+        If there are too many, those that haven't changed for the longest time are dropped: their
+        entries may have been deleted.
         """
         fields = self._batched_of_entries
         for field, number in new.items():
@@ -203,7 +203,7 @@ class Counters:
 
 
 def counts_of(late: list[float]) -> dict[str, int]:
-    """Return the counts of dispatched messages with these latenesses in seconds."""
+    """Return the counts of dispatched messages; ``late`` is how late each was, in seconds."""
     if not late:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)

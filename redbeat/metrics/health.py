@@ -1,29 +1,29 @@
-"""The liveness and readiness of a beat. No function in this module makes a round trip."""
+"""Whether a beat is alive and ready. Nothing here makes a round trip."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-#: A beat counts as hung if its last tick ended more than ``ALIVE_WITHIN`` seconds ago.
-#: No tick takes ``ALIVE_WITHIN`` seconds, even if neither the broker nor Redis answers.
+#: Seconds after the last tick until a beat counts as hung. No tick takes that long, even if neither
+#: the broker nor Redis answers.
 ALIVE_WITHIN: Final = 60.0
 
-#: A beat is ready if its last successful tick ended at most ``READY_WITHIN`` seconds ago.
-#: If the last tick of a beat failed, ``FAILING_WITHIN`` replaces ``READY_WITHIN``.
+#: Seconds after the last successful tick during which a beat is ready; the shorter time applies
+#: once a tick has failed.
 READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
 
 class ProbeResult(NamedTuple):
-    """The result of a health check, with a reason in one line."""
+    """The result of a health check, and why, in one line."""
 
     ok: bool
     why: str
 
 
 class BeatHealth:
-    """The health of one beat, which the beat's thread writes and other threads read.
+    """The health of one beat, which its thread writes and other threads read.
 
     ``clock`` returns monotonic seconds. A tick is successful if Redis answered.
     """
@@ -36,39 +36,33 @@ class BeatHealth:
         self.failure = ""
         self._refused = False
         self._no_lock = False
-        #: The reason why the beat cannot publish, "" if the beat can publish.
+        #: Why the beat cannot publish, "" if it can.
         self.problem = ""
-        #: The error that makes ticks fail although Redis answers, "" without an error.
+        #: The error that makes ticks fail although Redis answers, or "".
         self.tick_error = ""
-        #: Whether the beat leads, or is active because the lock is disabled; None if unknown.
+        #: Whether the beat leads, or is active because the lock is off; None if unknown.
         self.leads: bool | None = None
 
     # -- the thread of the beat ----------------------------------------------------------------
 
     def observe(self, leads: bool, no_lock: bool) -> None:
-        """Store whether the beat leads, and whether the lock key contains no valid lock."""
+        """Note whether the beat leads, and whether the lock key has no valid lock."""
         self.leads, self._no_lock = leads, no_lock
 
     def ticked(self) -> None:
-        """Record the end of a successful or failed tick."""
         self._ticked_at = self._clock()
 
     def completed(self) -> None:
-        """Record a successful tick."""
         self._completed_at, self.failure = self._clock(), ""
 
     def failed(self, reason: str, *, refused: bool = False) -> None:
-        """Record a tick that failed because of Redis, or that Redis has ``refused``.
-
-        ``reason`` is in one line.
-        """
+        """Note why, in one line, a tick failed because of Redis, which may have ``refused`` it."""
         self.failure, self._refused = reason, refused
 
     # -- other threads -------------------------------------------------------------------------
 
     @property
     def redis_up(self) -> bool:
-        """Whether Redis answered the last tick."""
         return self._completed_at is not None and not self.failure
 
     @property
@@ -78,16 +72,16 @@ class BeatHealth:
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since the last successful tick, None before the first successful tick."""
+        """Seconds since the last successful tick, None before the first."""
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Return whether the beat ticks; failed ticks also count, as a restart would not help."""
+        """Return whether the beat ticks. A failed tick counts, too: a restart would not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
     def ready(self) -> ProbeResult:
-        """Return whether the beat can dispatch runs or, if the beat is a standby, can take over."""
+        """Return whether the beat can send runs or, as a standby, take over."""
         age = self.tick_age
         if self.tick_error:
             return ProbeResult(False, self.tick_error)

@@ -88,8 +88,8 @@ OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 #: How late a due entry may be without a problem, in seconds, unless the caller says otherwise.
 MAX_LATE: Final = 60.0
 
-#: Workers are silent if they report nothing for so many seconds while beats send at least so many
-#: messages: fewer may be a night's batch of long tasks.
+#: Seconds without a report after which workers count as silent, and how many messages beats must
+#: have sent since: fewer may be a night's batch of long tasks.
 SILENT_WORKERS: Final = 900.0
 ENOUGH_RUNS: Final = 10
 

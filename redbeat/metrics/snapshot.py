@@ -52,9 +52,9 @@ def measured_counts(
 
 
 def _with_failing(counts: reading.Counts) -> reading.Counts:
-    """Count the entries whose run could not be sent as due since its nominal instant.
+    """Count a run that could not be sent as due since its nominal instant.
 
-    Their score is the time of the next attempt.
+    The score of its entry is the time of the next attempt.
     """
     rows = [(row, state.State.read(row.state, row.meta).failing) for row in counts.perhaps_failing]
     late = [
