@@ -17,7 +17,7 @@ from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Counts
 from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES
 
-#: Runs are not sent or fail; or nothing is lost yet.
+#: With an error, runs fail or are not sent; with a warning, nothing is lost yet.
 ERROR, WARNING = "error", "warning"
 
 

@@ -1,5 +1,4 @@
 """The dashboard that ``celery -A proj redbeat web`` serves, built with Flask and Jinja.
 
-The dashboard needs the extra ``web``. RedBeat imports this package only for the command
-``redbeat web``.
+It needs the extra ``web``, so only that command imports this package.
 """

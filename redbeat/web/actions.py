@@ -1,7 +1,7 @@
-"""Actions on one entry or several entries: pause, resume, trigger, delete, retry.
+"""Actions on one or several entries: pause, resume, trigger, delete, retry.
 
-Actions are POST requests; a successful action redirects to the page of the entry or to the list.
-If a browser sends GET for the URL of an action, the dashboard redirects to the same page.
+An action is a POST request that redirects to the page of the entry or to the list. A browser that
+sends GET for its URL is redirected there, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
 
 actions = Blueprint("actions", __name__)
 
-#: The actions on entries, each with its past tense.
+#: The actions on entries, with their past tense.
 ACTIONS: Final = {
     "pause": "Paused",
     "resume": "Resumed",
@@ -42,8 +42,8 @@ MAX_NOTE = 1000
 def act(action: str, name: str, note: str | None = None) -> str | None:
     """Do one of the :data:`ACTIONS` on an entry; return the task id if a run was triggered.
 
-    The action ``retry`` releases an entry from quarantine. Aborts the request with 404 if the entry
-    is missing, and with 409 if it is unreadable. An unreadable entry can be deleted or retried.
+    The action ``retry`` takes an entry out of quarantine. Aborts with 404 if there is no such
+    entry, and with 409 if it cannot be read, which doesn't matter for deleting and retrying.
     """
     key, task_id, detail = values.store.keys.entry(name), None, ""
     with existing(name):
@@ -67,32 +67,28 @@ def act(action: str, name: str, note: str | None = None) -> str | None:
 
 
 def _reason(error: RedBeatError | HTTPException) -> str:
-    """Return why an action failed."""
     if isinstance(error, HTTPException):
         return str(error.description)
     return error.problem if isinstance(error, InvalidEntryError) else str(error)
 
 
 def _redirect(url: str, message: str, category: str = "done") -> ResponseReturnValue:
-    """Redirect to a page that shows a message."""
     values.notify(message, category)
     return redirect(url, 303)
 
 
 def _list_url() -> str:
-    """Return the URL of the list, with the search that the user came from."""
     query = urlencode(_search(), errors="surrogateescape")
     return url_for("listing.index") + (query and f"?{query}")
 
 
 def _search() -> dict[str, str]:
-    """Return the fields of the search on the list where the user chose an action."""
+    """Return the search on the list where the user chose the action."""
     text = request.form.get("search", "").removeprefix("?")
     return dict(parse_qsl(text, errors="surrogateescape"))
 
 
 def _note() -> str | None:
-    """Return the note that the user entered in the form, or None if the note is empty."""
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
@@ -126,7 +122,7 @@ def single(action: str) -> ResponseReturnValue:
 
 @actions.get("/entry/delete")
 def delete() -> ResponseReturnValue:
-    """Show the page that asks for a confirmation before an entry is deleted."""
+    """Ask for a confirmation."""
     name = entry_name()
     _, _, record = get_or_404(name)
     return render_template("delete.html", name=name, record=record)
@@ -134,7 +130,7 @@ def delete() -> ResponseReturnValue:
 
 @actions.post("/selected")
 def selected() -> ResponseReturnValue:
-    """Show the confirmation page of an action on several entries, or do a confirmed action."""
+    """Ask to confirm an action on several entries, or do a confirmed one."""
     action = request.form.get("action", "")
     if action not in ACTIONS:
         abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
@@ -156,7 +152,6 @@ def selected() -> ResponseReturnValue:
 
 
 def _matching() -> list[str]:
-    """Return the names of the entries that match the search, at most ``MAX_SELECTED``."""
     found, after = dict[str, None](), None
     query = replace(query_of(_search()), sort="due")
     while (left := values.MAX_SELECTED - len(found)) > 0:
@@ -169,7 +164,6 @@ def _matching() -> list[str]:
 
 
 def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
-    """Do an action on several entries, one after the other, and redirect to the list."""
     problems = []
     for name in names:
         try:

@@ -1,8 +1,7 @@
 """The JSON API of the dashboard, with its OpenAPI document, and the health checks.
 
-The API returns the same objects as the command line with ``--json``. Requests set the same fields
-as the files of ``celery redbeat apply``. As in the URLs of the pages, the name of an entry is a
-query parameter.
+The objects are those of the command line with ``--json``, and requests set the same fields as the
+files of ``celery redbeat apply``. The name of an entry is a query parameter, as on the pages.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from .values import schedule
 api = Blueprint("api", __name__, url_prefix="/api")
 health = Blueprint("health", __name__)
 
-#: Maximum number of entries, upcoming runs or findings in one response.
+#: Maximum number of entries, upcoming runs or findings in a response.
 MAX_ITEMS: Final = 500
 DEFAULT_ITEMS: Final = 50
 
 #: Maximum length of a timeline in seconds.
 MAX_SPAN: Final = 7 * 86_400
 
-#: Fields that keep their stored values if they are missing in the body of a PUT request.
-#: A PUT request resets ``options``, which contains the queue, so ``queue`` needs no reset.
+#: Fields that keep their stored values if a PUT request lacks them. Such a request resets
+#: ``options``, which has the queue, so ``queue`` needs no reset.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
@@ -74,11 +73,11 @@ def _redis_error(error: RedisError) -> ResponseReturnValue:
 def _only_json() -> ResponseReturnValue | None:
     """Refuse requests that a page of another site could make a browser send (CSRF).
 
-    A browser sends JSON to another site only if the other site allows cross-site requests. The
-    dashboard never allows cross-site requests, so the API needs no CSRF token.
+    A browser sends JSON to another site only if that site allows it. The dashboard never does, so
+    the API needs no CSRF token.
     """
-    # The CSRF check of Flask-WTF requires a token from a session, but API clients have no session.
-    # No library of the dashboard checks Sec-Fetch-Site, so this function checks the header.
+    # Flask-WTF's CSRF check requires a token from a session, which API clients don't have, and no
+    # library of the dashboard checks Sec-Fetch-Site.
     if request.method in SAFE_METHODS:
         return None
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -89,7 +88,6 @@ def _only_json() -> ResponseReturnValue | None:
 
 
 def _body() -> Any:
-    """Return the JSON object in the body of the request, or {} for an empty body."""
     text = request.get_data()
     try:
         body = json_in(text, "body") if text else {}
@@ -109,13 +107,12 @@ def _limit() -> int:
 
 @api.get("/status")
 def status() -> ResponseReturnValue:
-    """Return the status of the schedule. Takes two round trips."""
+    """Takes two round trips."""
     return jsonify(as_json.status_json(schedule.status()))
 
 
 @api.get("/upcoming")
 def upcoming() -> ResponseReturnValue:
-    """Return the next runs of all entries."""
     runs = schedule.upcoming(_limit())
     return jsonify(runs=[as_json.upcoming_json(at, name) for at, name in runs])
 
@@ -137,7 +134,7 @@ def timeline() -> ResponseReturnValue:
 
 @api.get("/doctor")
 def doctor() -> ResponseReturnValue:
-    """Return the problems of the schedule, without repairing any problem; see ``examine``."""
+    """See :func:`.examine`; nothing is repaired."""
     most = _limit()
     found = examine(schedule)
     findings = [as_json.finding_json(finding) for finding in islice(found, most + 1)]
@@ -146,7 +143,7 @@ def doctor() -> ResponseReturnValue:
 
 @api.get("/calendars")
 def calendars() -> ResponseReturnValue:
-    """Return the calendars. Takes one round trip."""
+    """Takes one round trip."""
     found = schedule.calendars
     return jsonify(calendars=[as_json.calendar_json(found[name]) for name in sorted(found)])
 
@@ -163,7 +160,7 @@ def entries() -> ResponseReturnValue:
 
 @api.get("/entry")
 def show() -> ResponseReturnValue:
-    """Return an entry with its state and its runs, and its version in the header ``ETag``."""
+    """Return an entry with its state and its runs; its version is the ``ETag``."""
     return _entry_response(entry_name())
 
 
@@ -178,7 +175,7 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
 
 
 def _check_version(entry: Any) -> None:
-    """Abort the request with 412 if the version of the entry does not match ``If-Match``."""
+    """Abort with 412 if the entry's version doesn't match ``If-Match``."""
     if request.if_match and digest(*entry.seen_texts) not in request.if_match:
         abort(412, "The entry has changed since it was read. Read the entry and try again.")
 
@@ -187,8 +184,7 @@ def _check_version(entry: Any) -> None:
 def put() -> ResponseReturnValue:
     """Create an entry, or replace the fields of a stored entry.
 
-    A field that is missing in the body gets its default value. If the entry is already stored, a
-    missing schedule and a missing ``enabled`` keep their stored values.
+    A field that the body lacks gets its default. A stored entry keeps its schedule and ``enabled``.
     """
     name, table = entry_name(), _body()
     entry = schedule.get(name)
@@ -208,7 +204,7 @@ def put() -> ResponseReturnValue:
 
 @api.patch("/entry")
 def patch() -> ResponseReturnValue:
-    """Change the fields that the body contains; null resets a field to its default value."""
+    """Change the fields in the body; null resets a field to its default."""
     name = entry_name()
     return _change(name, entry_or_error(name), _body())
 
@@ -223,7 +219,6 @@ def _change(name: str, entry: Any, table: dict[str, Any]) -> ResponseReturnValue
 
 @api.delete("/entry")
 def delete() -> ResponseReturnValue:
-    """Delete an entry and its history."""
     name = entry_name()
     _, _, record = get_or_404(name)
     if record.entry is not None:
@@ -257,16 +252,15 @@ def single(action: str) -> ResponseReturnValue:
 
 @health.get("/healthz")
 def alive() -> ResponseReturnValue:
-    """Return status 200, which shows that the dashboard is running."""
     return Response("the dashboard is running\n", mimetype="text/plain")
 
 
 @health.get("/readyz")
 def ready() -> ResponseReturnValue:
-    """Return 200 if Redis answers and the beats report no problem, otherwise 503 with the reason.
+    """Return 200 if Redis answers and the beats report no problem, otherwise 503 and why.
 
-    Takes two round trips. The reason contains no host name, because clients without credentials
-    can read it.
+    Takes two round trips. The reason has no host name, because clients without credentials can read
+    it.
     """
     try:
         current = schedule.status()
@@ -280,22 +274,19 @@ def ready() -> ResponseReturnValue:
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: Type of a policy field -> its JSON schema; a field of a type without a schema is a string.
+#: The JSON schemas of the types of policy fields; any other type is a string.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer", "minimum": 1},
     "seconds": {"type": "number"},
     "instant": {"type": "string", "format": "date-time"},
     "names": {"type": "array", "items": {"type": "string"}},
 }
-#: The JSON types for which a client may send a string instead.
+#: The JSON types in whose place clients may send a string.
 TEXT_TOO: Final = ("number", "array")
 
 
 def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
-    """Return the JSON schema of a policy field.
-
-    ``sent`` is true for the schema of requests, and false for the schema of responses.
-    """
+    """Return the JSON schema of a policy field, as requests have it if ``sent`` is true."""
     about = policy.FIELDS[name].metadata
     schema = {"type": "string", **SCHEMAS.get(about["type"].name, {})}
     schema |= {"enum": [*about["type"].choices]} if about["type"].choices else {}
@@ -309,7 +300,7 @@ def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
 def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
-    The file ``openapi.json`` contains the whole document, except the fields of the policy.
+    The file ``openapi.json`` has all but the fields of the policy.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
@@ -323,5 +314,4 @@ def document(root: str) -> dict[str, Any]:
 
 @api.get("/openapi.json")
 def openapi() -> ResponseReturnValue:
-    """Return the OpenAPI document of the API."""
     return jsonify(document(url_for("api.openapi").removesuffix("/openapi.json")))

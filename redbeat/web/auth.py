@@ -37,11 +37,11 @@ def audit(action: str, name: str) -> None:
 
 
 def client_address() -> str:
-    """Return the client's address as safe text for the log, because a proxy may send any text."""
+    """Return the client's address, made safe for the log: a proxy may send any text."""
     return printable(flask.request.remote_addr or "unknown")
 
 
-#: Host names that are always allowed when the dashboard listens on a loopback address.
+#: Always allowed on a loopback address.
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -51,20 +51,14 @@ class Access:
 
     Attributes:
         host: the address that the dashboard listens on.
-
         users: pairs of user name and password, for basic authentication.
-
         tokens: secrets for bearer authentication and for the login form.
-
-        allowed_hosts: host names that browsers may use, in addition to the names of this machine. A
-            name that starts with a dot, such as ``.example.org``, also allows all its subdomains.
-
-        read_only: whether the dashboard refuses all actions that change something.
-
-        behind_proxy: whether the dashboard trusts the ``X-Forwarded-*`` headers of one proxy.
-
-        user: if the dashboard is part of another application, the function that returns the name of
-            the user from the WSGI environment, or None to refuse the request.
+        allowed_hosts: host names that browsers may use besides those of this machine. A name that
+            starts with a dot, such as ``.example.org``, includes its subdomains.
+        read_only: whether all changes are refused.
+        behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
+        user: in another application, returns the user's name from the WSGI environment, or None to
+            refuse the request.
     """
 
     host: str = "127.0.0.1"
@@ -77,21 +71,20 @@ class Access:
 
     @property
     def required(self) -> bool:
-        """Whether requests need credentials."""
         return bool(self.users or self.tokens or self.user)
 
     def user_with(self, name: str, password: str) -> str | None:
-        """Return the user name if a user has this name and password, otherwise None."""
-        # "&" always compares both texts, so the response time does not reveal which text is wrong.
+        """Return the name if a user has this name and password, otherwise None."""
+        # "&" always compares both, so the response time doesn't reveal which one is wrong.
         for user, secret in self.users:
             if _equal_secrets(user, name) & _equal_secrets(secret, password):
                 return user
         return None
 
     def user_of(self, token: str, shortest: int = 0) -> str | None:
-        """Return the user name for a token if it is one of the configured tokens.
+        """Return the name of a token's user, or None.
 
-        Those with fewer than ``shortest`` characters do not count.
+        Configured tokens of fewer than ``shortest`` characters don't count.
         """
         known = [one for one in self.tokens if len(one) >= shortest]
         return TOKEN_USER if any(_equal_secrets(one, token) for one in known) else None
@@ -99,11 +92,10 @@ class Access:
     def admits_host(self, header: str) -> bool:
         """Return whether requests with this ``Host`` header are allowed.
 
-        If the dashboard listens on a loopback address, a foreign host name is a sign of DNS
-        rebinding: the host name of an attacker resolves to this machine, so the browser lets the
-        attacker's page read the dashboard. If the dashboard listens on a network address, it
-        requires credentials, so the host name is checked only if ``allowed_hosts`` is set. If the
-        dashboard is part of another application, that application checks the host name.
+        On a loopback address, a foreign host name is a sign of DNS rebinding: an attacker's host
+        name resolves to this machine, so the browser lets the attacker's page read the dashboard.
+        On a network address, the dashboard requires credentials, so the name matters only with
+        ``allowed_hosts``. Inside another application, that application checks it.
         """
         if self.user is not None or (not is_loopback(self.host) and not self.allowed_hosts):
             return True
@@ -114,7 +106,7 @@ class Access:
 
 
 def _equal_secrets(expected: str, received: str) -> bool:
-    """Return whether two secrets are equal; the comparison takes the same time for any content."""
+    """Takes the same time for any content."""
     return hmac.compare_digest(
         expected.encode("utf-8", "surrogatepass"), received.encode("utf-8", "surrogatepass")
     )
@@ -129,7 +121,7 @@ def host_in(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server that listens on ``host`` is reachable only from its own machine."""
+    """Return whether a server on ``host`` is reachable only from its own machine."""
     name = host_in(host)
     with suppress(ValueError):
         return ipaddress.ip_address(name).is_loopback
@@ -142,10 +134,10 @@ access: Access = LocalProxy(lambda: flask.current_app.extensions["access"])  # t
 #: The user name for all requests with a valid token.
 TOKEN_USER: Final = "token"
 
-#: Maximum number of users who are signed in. A further sign-in ends the oldest sign-in.
+#: Maximum number of users who are signed in. One more ends the oldest sign-in.
 MAX_SIGN_INS: Final = 1000
 
-#: Nobody guesses a token of this number of characters, so wrong ones before it do not matter.
+#: Nobody guesses a token of this length in characters, so wrong ones before it don't matter.
 LONG_TOKEN: Final = 20
 
 #: Maximum number of wrong credentials from one client, and from all unknown clients together.
@@ -153,15 +145,14 @@ PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 
 
 def _checked(credentials: Authorization) -> str | None:
-    """Return the name of the user with these credentials, or None for wrong credentials.
+    """Return the name of the user with these credentials, None if they are wrong.
 
-    A token that is right and too long to be guessed is right also after wrong ones.
+    After too many wrong ones, credentials are not compared any more, and ``g.wait`` is how many
+    seconds the client must wait. A right token that is too long to be guessed is right even then.
 
-    After too many wrong credentials, these are not compared, and ``g.wait`` is the number of
-    seconds that the client must wait. A client is an IPv4 address, a /64 network of IPv6 addresses,
-    or a known browser, which has sent correct credentials before. A known browser has its own
-    limit, so an attacker with the same address, for example behind the same proxy, cannot lock it
-    out.
+    A client is an IPv4 address, a /64 network of IPv6 addresses, or a known browser: one that has
+    sent right credentials before. A known browser has its own limit, so that an attacker with the
+    same address, for example behind the same proxy, cannot lock it out.
     """
     token = (credentials.token or "") if credentials.type == "bearer" else ""
     if access.user_of(token, LONG_TOKEN):
@@ -188,10 +179,7 @@ def _limits_of_client() -> list[tuple[Any, str]]:
 
 
 def _network(address: str) -> str:
-    """Return the /64 network of an IPv6 address, or any other address unchanged.
-
-    One client may use all addresses of a /64 network.
-    """
+    """Return the /64 network of an IPv6 address, all of which may belong to one client."""
     try:
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     except ValueError:
@@ -203,7 +191,7 @@ auth = flask.Blueprint("auth", __name__)
 
 @auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
-    """Show the login form, or start a session if the submitted token is valid."""
+    """Show the login form, or start a session if the token in it is valid."""
     if not access.tokens:
         return flask.redirect(flask.url_for("listing.index"), 303)
     if flask.request.method == "GET":
@@ -224,7 +212,7 @@ def login() -> ResponseReturnValue:
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """End the session, so that copies of its cookie are not valid any more."""
+    """End the session, so that copies of its cookie aren't valid any more."""
     with suppress(ValueError):
         flask.current_app.extensions["sign_ins"].remove(flask.session.get("sign_in"))
     flask.session.clear()
@@ -238,7 +226,7 @@ def _login_form(next_path: str, problem: str = "") -> str:
 
 
 def _next() -> str:
-    """Return the path to open after login, or "" for a path that leads to another site."""
+    """Return where to go after login, "" for a path that leads to another site."""
     path = flask.request.form.get("next", "")
     local = path.startswith("/") and not path.startswith("//") and "\\" not in path
     if not local or any(ord(char) < 32 for char in path):
@@ -246,10 +234,10 @@ def _next() -> str:
     return flask.request.script_root + path
 
 
-#: Endpoints that need no credentials: the login form, its style sheet, and the health checks.
+#: Endpoints without credentials: the login form, its style sheet, and the health checks.
 PUBLIC_ENDPOINTS: Final = frozenset({"auth.login", "static", "health.alive", "health.ready"})
 
-#: Endpoints that accept POST even if the dashboard is read-only.
+#: Endpoints that accept POST even on a read-only dashboard.
 READ_ONLY_POSTS: Final = frozenset({"auth.login", "auth.logout"})
 
 
@@ -258,20 +246,20 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def wants_json() -> bool:
-    """Return whether the request is for the API, which returns errors as JSON."""
+    """Whether this is a request for the API, which returns errors as JSON."""
     return flask.request.path.startswith("/api/")
 
 
 class SessionCookies(SecureCookieSessionInterface):
-    """A session interface that marks cookies as ``Secure`` if the request came over TLS."""
+    """Marks cookies as ``Secure`` if the request came over TLS."""
 
     def get_cookie_secure(self, app: flask.Flask) -> bool:  # noqa: ARG002 - Flask's signature
-        """Return whether the client used TLS to reach this server or the trusted proxy."""
+        """Whether the client used TLS to reach this server or the trusted proxy."""
         return flask.request.is_secure
 
 
 def install_auth(app: flask.Flask, rules: Access) -> None:
-    """Add access control by ``rules`` to an app that has no CSRF protection yet."""
+    """Add access control to an app. It must come before the CSRF protection."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
     limiter = MovingWindowRateLimiter(MemoryStorage())
     app.extensions.update(access=rules, limiter=limiter, sign_ins=sign_ins)
@@ -282,8 +270,8 @@ def install_auth(app: flask.Flask, rules: Access) -> None:
 
 
 def _refusal() -> ResponseReturnValue | None:
-    """Return the response to a request that is not allowed, or None for an allowed request."""
-    # Flask cannot build URLs for a malformed host name, so the response is text without links.
+    """Return the response to a request that is not allowed, else None."""
+    # Flask cannot build URLs for a malformed host name, so this is text without links.
     malformed = isinstance(flask.request.routing_exception, BadRequest)
     if malformed or not access.admits_host(flask.request.host):
         text = "Unknown host. To allow this host, start the dashboard with --allowed-host NAME.\n"
@@ -300,12 +288,12 @@ def _refusal() -> ResponseReturnValue | None:
 
 
 def signed_in() -> bool:
-    """Return whether the session of the request began with the login form and has not ended."""
+    """Whether the request's session began with the login form, and has not ended."""
     return flask.session.get("sign_in") in flask.current_app.extensions["sign_ins"]
 
 
 def user_name() -> str | None:
-    """Return the user name of the request, or None for an anonymous request."""
+    """Return the user of the request, None if it is anonymous."""
     if "user" not in flask.g:
         flask.g.user = TOKEN_USER if signed_in() else _user_in_headers()
     name: str | None = flask.g.user
@@ -313,7 +301,6 @@ def user_name() -> str | None:
 
 
 def _user_in_headers() -> str | None:
-    """Return the user name from the headers of the request, or None without valid credentials."""
     credentials = flask.request.authorization
     if access.user is not None:
         return access.user(flask.request.environ)
@@ -350,9 +337,9 @@ def _too_many() -> ResponseReturnValue:
 
 
 def problem(code: int, text: str, title: str = "", field: str | None = None) -> tuple[Any, int]:
-    """Return the response to a failed request, as JSON for the API and as a page for browsers.
+    """Return the response to a failed request: JSON for the API, a page for browsers.
 
-    Only JSON contains ``field``, the name of the invalid field; only a page contains ``title``.
+    Only JSON has ``field``, the name of the invalid field, and only a page has a ``title``.
     """
     if wants_json():
         return flask.jsonify(error={"field": field, "message": text}), code
