@@ -40,7 +40,7 @@ PREVIEWED: Final = 10
 SUGGESTED: Final = 500
 
 
-#: The kinds of fields that are more than text: what reads them, and their name in an error.
+#: How the text of a field is read that is more than text, and what an error calls it.
 READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "json": (json.loads, "JSON"),
     "count": (int, "a whole number"),
@@ -50,9 +50,8 @@ READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 class FormField(NamedTuple):
     """A field of the form.
 
-    ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` contains the valid
-    values, the default first; ``choices`` is empty if the field allows any value of its type.
-    ``default`` is the text of the default value.
+    ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` are the valid values,
+    the default first; they are empty if any value of the type is valid.
     """
 
     name: str
@@ -64,13 +63,12 @@ class FormField(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the field on the page."""
         return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
     def value_of(self, text: str) -> Any:
-        """Return the JSON value of the text that a user entered, or None for an empty text.
+        """Return the JSON value of what a user entered, None for an empty text.
 
-        Raises :exc:`InvalidEntryError` if the text is invalid.
+        Raises :exc:`InvalidEntryError` for an invalid text.
         """
         read, kind = READERS.get(self.kind, (str, "a text"))
         try:
@@ -80,7 +78,7 @@ class FormField(NamedTuple):
             raise InvalidEntryError(self.name, problem) from error
 
     def text_of(self, value: Any) -> str:
-        """Return a JSON value as the text that :meth:`value_of` reads."""
+        """The reverse of :meth:`value_of`."""
         if value is None:
             return ""
         return json.dumps(value) if self.kind == "json" else plain_text(value)
@@ -108,22 +106,19 @@ RULED_FIELDS: Final = tuple(
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
-#: The names of the texts in the form that are not in :data:`FIELDS`.
+#: The texts in the form that are not in :data:`FIELDS`.
 TEXTS: Final = ("name", "kind", "rule", "paused", "seen")
 
 
 @dataclass(slots=True)
 class EntryForm:
-    """The texts that a user entered in the form, with the errors of the form.
+    """What a user entered in the form, and what is wrong with it.
 
     Attributes:
-        texts: the fields as the user entered them, by name. The text ``seen`` is the digest of the
-            stored entry when the user opened the form, to detect a concurrent change.
-
-        errors: field name -> error message; the key "" is for errors of the whole form.
-
+        texts: the fields as the user entered them. ``seen`` is the digest of the stored entry when
+            the form was opened, to detect a concurrent change.
+        errors: the errors by field; "" is the whole form.
         conflict: what saving the form would change, if somebody else has changed the entry.
-
         zone: the time zone of the rule, once its runs were computed.
     """
 
@@ -134,17 +129,13 @@ class EntryForm:
 
     @classmethod
     def read(cls, data: Mapping[str, str], names: Sequence[str] = (*FIELDS, *TEXTS)) -> EntryForm:
-        """Return the form in the fields ``names`` of a request.
-
-        A missing field keeps its stored value.
-        """
+        """Read these fields of a request; a missing one keeps its stored value."""
         return cls(
             {name: data[name].strip().replace("\r\n", "\n") for name in names if name in data}
         )
 
     @classmethod
     def of_entry(cls, entry: Any) -> EntryForm:
-        """Return the form that shows a stored entry."""
         fields = current_fields(entry)
         options = fields.get("options", {})
         fields["queue"] = options.get("queue")
@@ -158,10 +149,7 @@ class EntryForm:
 
     @property
     def opens_policy(self) -> bool:
-        """Whether the page opens with the policy fields unfolded.
-
-        The fields are unfolded if a policy field has an error, or a value that is not the default.
-        """
+        """Whether the policy fields are unfolded: one is invalid, or not the default."""
         return any(
             each.name in self.errors or self[each.name] not in ("", each.default)
             for each in RULED_FIELDS
@@ -169,12 +157,12 @@ class EntryForm:
 
     @property
     def warning(self) -> str:
-        """A warning about a rule that is valid, or ""."""
+        """A warning about a valid rule, or ""."""
         return rule_text.cron_warning(self["rule"]) if self["kind"] == "cron" else ""
 
     @contextmanager
     def errors_noted(self) -> Iterator[None]:
-        """Add an error to the invalid field, or to the whole form if no field is the cause."""
+        """Note an error at the invalid field, or for the whole form if no field is the cause."""
         try:
             yield
         except DecodeError as error:
@@ -188,11 +176,10 @@ class EntryForm:
                 self.errors.setdefault("", str(error))
 
     def table(self, has_rule: bool = True) -> dict[str, Any]:
-        """Return the JSON values of the valid fields by name; None stands for the default value.
+        """Return the JSON values of the valid fields, None for a default; note what is invalid.
 
-        ``has_rule`` is false if no rule can describe the stored schedule, because the schedule is
-        of a custom class. If ``has_rule`` is false, an empty rule does not change the schedule.
-        Errors are noted.
+        ``has_rule`` is false if no rule can describe the stored schedule, which is of a custom
+        class. Then an empty rule leaves the schedule as it is.
         """
         table: dict[str, Any] = {}
         for name, each in FIELDS.items():
@@ -214,7 +201,7 @@ class EntryForm:
     def _made(self, make: Callable[[dict[str, Any]], Any], table: dict[str, Any]) -> Any:
         """Return what ``make`` makes of a table, None if there are errors.
 
-        All invalid fields get their errors: what is left is tried again without the wrong one.
+        Without the wrong field, it is tried again, so that all wrong fields get their errors.
         """
         while True:
             made, noted = None, len(self.errors)
@@ -226,7 +213,7 @@ class EntryForm:
             table.pop(self["kind"] if wrong == "rule" else wrong, None)
 
     def changed(self, entry: Any) -> Any:
-        """Return a copy of an entry with the fields, None if one of them is invalid."""
+        """Return a changed copy of an entry, None if a field is invalid."""
 
         def change(table: dict[str, Any]) -> Any:
             found = copy(entry)
@@ -242,7 +229,7 @@ class EntryForm:
 
         def make(table: dict[str, Any]) -> Any:
             values = {name: value for name, value in table.items() if value is not None}
-            # Fields that are wrong hide no others.
+            # Wrong fields must not hide others.
             values |= {"every": 60} if {"rule", "kind"} & self.errors.keys() else {}
             values |= {"task": "task"} if "task" in self.errors else {}
             if self["paused"]:
@@ -252,10 +239,9 @@ class EntryForm:
         return self._made(make, form.table())
 
     def preview(self, entry: Any) -> list[datetime]:
-        """Return the next runs of an entry with the values of the form.
+        """Return the next runs with the values of the form; ``entry`` is None for a new one.
 
-        ``entry`` is the stored entry, or None for a new entry. If a value is invalid, the error is
-        added to the form, and the result is empty.
+        If a value is invalid, the error is noted, and there are no runs.
         """
         runs: list[datetime] = []
         if self.errors:
@@ -271,7 +257,7 @@ class EntryForm:
 
 
 def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
-    """Return the page with the form; ``entry`` is the stored entry, or None for a new entry."""
+    """``entry`` is the stored entry, None for a new one."""
     name = None if entry is None else entry_name()
     tasks = [task for task in sorted(schedule.app.tasks) if not task.startswith(BUILT_IN)]
     page = render_template(
@@ -293,32 +279,32 @@ def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
 
 @forms.get("/entry/edit")
 def edit() -> ResponseReturnValue:
-    """Show the form with the stored entry. Takes two round trips."""
+    """Takes two round trips."""
     entry = entry_or_error(entry_name())
     return _page(entry, EntryForm.of_entry(entry))
 
 
 @forms.get("/new")
 def new() -> ResponseReturnValue:
-    """Show an empty form. Takes no round trip."""
+    """Takes no round trip."""
     return _page(None, EntryForm({"kind": "cron"}))
 
 
 @forms.post("/entry/preview")
 def preview() -> ResponseReturnValue:
-    """Show the next runs of the entry in the form, without saving the entry."""
+    """Show the next runs of the entry in the form, without saving it."""
     return _page(entry_or_error(entry_name()), EntryForm.read(request.form))
 
 
 @forms.post("/new/preview")
 def preview_new() -> ResponseReturnValue:
-    """Show the next runs of a new entry without saving."""
+    """Show the next runs of a new entry, without saving it."""
     return _page(None, EntryForm.read(request.form))
 
 
 @forms.post("/entry/edit")
 def save() -> ResponseReturnValue:
-    """Save the form, unless the entry was changed while the form was open."""
+    """Save the form, unless somebody changed the entry while it was open."""
     name, form = entry_name(), EntryForm.read(request.form)
     stored = entry_or_error(name)
     entry = form.changed(stored)
@@ -340,7 +326,7 @@ def save() -> ResponseReturnValue:
 
 
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
-    """Return the form, with the changes that saving the form would make to the stored entry."""
+    """Return the form with the changes that saving it would make now."""
     entry = entry_or_error(name)
     changed = form.changed(entry)
     if changed is not None:
@@ -355,7 +341,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
 
 @forms.post("/new")
 def create() -> ResponseReturnValue:
-    """Save a new entry, unless an entry with the same name is already stored."""
+    """Save a new entry, unless the name is taken."""
     form = EntryForm.read(request.form)
     try:
         entry = form.new_entry()
@@ -371,7 +357,6 @@ def create() -> ResponseReturnValue:
 
 
 def _saved(entry: Any, form: EntryForm, action: str, message: str) -> ResponseReturnValue:
-    """Log an action, and redirect to the page of the entry with a message and with warnings."""
     name = str(entry.name)
     audit(action, name)
     notify(message)
@@ -390,19 +375,19 @@ def _saved(entry: Any, form: EntryForm, action: str, message: str) -> ResponseRe
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
-#: The fields of the page: those that define a rule, and the period.
+#: The fields of the page: those of a rule, and the period.
 SIMULATED: Final = ("kind", "rule", "timezone", "from", "to")
 
-#: The default time from the start of the simulated period to now, and from now to its end.
+#: How long before and after now the simulated period is by default.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
 
 @forms.get("/entry/simulate")
 def simulate() -> ResponseReturnValue:
-    """Show the runs of an entry in a period, under its stored rule and another rule.
+    """Show the runs of an entry in a period, under its stored rule and another one.
 
-    By default, the period begins one day ago and ends one day from now. Times without a UTC offset
-    are in the time zone of the browser. Takes one round trip.
+    By default, the period begins a day ago and ends in a day. Times without a UTC offset are in the
+    time zone of the browser. Takes one round trip.
     """
     entry, now = entry_or_error(entry_name()), datetime.now(UTC)
     form = EntryForm.read(request.args, SIMULATED)

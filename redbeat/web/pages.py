@@ -30,7 +30,7 @@ from .values import now_of, schedule, store, texts_of, zone
 listing = Blueprint("listing", __name__)
 entries = Blueprint("entries", __name__)
 
-#: The possible numbers of entries per page, and the default number.
+#: The numbers of entries per page that a user can choose, and the default.
 SIZES: Final = (20, 50, 100, 200)
 SIZE: Final = 50
 
@@ -40,23 +40,20 @@ RECENT: Final = 5
 #: Maximum number of quarantined entries on the page about beats.
 MAX_QUARANTINED: Final = 50
 
-#: Shortest and longest interval between two refreshes of an open page, in seconds.
+#: Shortest and longest time between two refreshes of an open page, in seconds.
 POLL: Final = (2.0, 60.0)
 #: The server spends at most this share of its time on the refreshes of one open page.
 SHARE: Final = 0.05
 
 
 def poll_after(seconds: float) -> float:
-    """Return the refresh interval in seconds for a page that took ``seconds`` to render."""
+    """Return after how many seconds to refresh a page that took ``seconds`` to render."""
     shortest, longest = POLL
     return round(min(max(seconds / SHARE, shortest), longest), 1)
 
 
 def query_of(args: Mapping[str, str]) -> find.Query:
-    """Return the query for entries that the URL parameters describe.
-
-    Raises :exc:`InvalidEntryError` for an invalid parameter.
-    """
+    """Return the search in URL parameters; raise :exc:`InvalidEntryError` for an invalid one."""
     kinds = {"": None, "static": True, "dynamic": False}
     kind = args.get("static", "")
     if kind not in kinds:
@@ -75,12 +72,12 @@ def query_of(args: Mapping[str, str]) -> find.Query:
 def index() -> ResponseReturnValue:
     """Show a page of entries.
 
-    Takes four round trips, and more with filters, a sort order, or a page that is opened by its
+    Takes four round trips, and more with filters, a sort order or a page that is opened by its
     number.
     """
     started = time.monotonic()
     args = request.args
-    # What is not valid means the default.
+    # Anything invalid means the default.
     size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
@@ -103,7 +100,7 @@ def index() -> ResponseReturnValue:
 
 
 def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
-    """Return the last runs of entries by key, the oldest first. Takes at most one round trip."""
+    """Return the last runs by key, the oldest first. Takes at most one round trip."""
     found = {record.key: record.entry for record in records if record.entry}
     rows = store.read([*found], history=True).rows if found else []
     return {row.key: status.runs_in(row, found[row.key])[RECENT - 1 :: -1] for row in rows}
@@ -111,7 +108,7 @@ def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
 
 @listing.get("/beats")
 def beats() -> ResponseReturnValue:
-    """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
+    """Show the beats, Redis and quarantined entries. Takes at most five round trips."""
     started = time.monotonic()
     current, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)
@@ -137,10 +134,7 @@ UPCOMING: Final = 10
 
 
 def entry_name() -> str:
-    """Return the entry name in the URL.
-
-    Aborts the request with 404 if the URL has no name, and with 400 if it has several names.
-    """
+    """Return the name in the URL; abort with 404 without one, and with 400 if there are several."""
     names = request.args.getlist("name")
     if len(names) > 1:
         abort(400, "The URL has several entry names (parameter name=...).")
@@ -150,7 +144,7 @@ def entry_name() -> str:
 def get_or_404(name: str) -> tuple[float, Row, Record]:
     """Return the time of Redis (UNIX seconds), and the row and the record of an entry.
 
-    Aborts the request with 404 if the entry does not exist. Takes one round trip.
+    Aborts with 404 if there is no such entry. Takes one round trip.
     """
     with existing(name):
         page, record = find.record_of(schedule, name)
@@ -160,10 +154,9 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
 
 
 def entry_or_error(name: str) -> Any:
-    """Return an entry, or abort the request if the entry is missing or unreadable.
+    """Return an entry; abort with 404 if there is none, and with 409 if it cannot be read.
 
-    The HTTP status is 404 for a missing entry and 409 for an unreadable entry. Takes one round
-    trip.
+    Takes one round trip.
     """
     _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
@@ -171,7 +164,7 @@ def entry_or_error(name: str) -> Any:
 
 @contextmanager
 def existing(name: str) -> Iterator[None]:
-    """Abort the request with 404 if the ``with`` block raises KeyError for a missing entry."""
+    """Abort with 404 if the ``with`` block raises KeyError for a missing entry."""
     try:
         yield
     except KeyError:
@@ -180,7 +173,7 @@ def existing(name: str) -> Iterator[None]:
 
 @entries.get("/entry")
 def show() -> ResponseReturnValue:
-    """Show the page of an entry. Takes two round trips."""
+    """Takes two round trips."""
     name = entry_name()
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
@@ -201,7 +194,7 @@ def show() -> ResponseReturnValue:
 
 
 def _context_of(entry: Any, now: datetime) -> dict[str, Any]:
-    """Return what the page shows of an entry that can be read. Takes one round trip."""
+    """Takes one round trip."""
     definition, policy = describe.stored(entry), describe.policy(entry)
     upcoming, problem = upcoming_or_problem(entry, UPCOMING, now)
     runs = [(run, max(entry.lateness_of(run), 0.0)) for run in entry.history]

@@ -37,8 +37,7 @@ from .timeline import Forecasts, timeline
 #: Maximum size of the body of a request, in bytes.
 MAX_BODY: Final = 1 << 20
 
-#: The security headers of each response.
-#: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
+#: Strict-Transport-Security is up to the proxy, because it affects all ports of a host.
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
@@ -54,7 +53,6 @@ HEADERS: Final = {
 
 
 def add_headers(response: flask.Response) -> flask.Response:
-    """Add the security headers to a response."""
     response.headers.update(HEADERS)
     if request.endpoint != "static":
         response.cache_control.no_store = True
@@ -62,23 +60,21 @@ def add_headers(response: flask.Response) -> flask.Response:
 
 
 class Request(flask.Request):
-    """A request whose query may contain bytes that are not UTF-8, as some entry names do.
+    """A request whose query may have bytes that are not UTF-8, as some entry names do.
 
-    Bytes that are not UTF-8 become surrogates, as in all strings that the storage returns.
+    They become surrogates, as in all strings from Redis.
     """
 
     @cached_property
     def args(self) -> ImmutableMultiDict[str, str]:
-        """The fields of the query string."""
         text = self.query_string.decode("utf-8", "surrogateescape")
         return ImmutableMultiDict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
 class Response(flask.Response):
-    """A response whose text may contain surrogates, because stored texts may contain surrogates."""
+    """A response whose text may have surrogates, as stored texts do."""
 
     def set_data(self, value: bytes | str) -> None:
-        """Set the body of the response."""
         super().set_data(encodable(value) if isinstance(value, str) else value)
 
 
@@ -90,19 +86,18 @@ def dashboard(
 ) -> Flask:
     """Return the dashboard as a WSGI application, to be mounted in an application of your own.
 
-    Your application decides who may use the dashboard. The application passes the name of the user
-    in ``REMOTE_USER``, see :func:`mounted`; a request without a user gets 403. Takes no round trip.
+    Your application decides who may use the dashboard. It passes the user's name in
+    ``REMOTE_USER``, see :func:`mounted`; a request without a user gets 403. Takes no round trip.
 
     Arguments:
         app: the Celery app.
 
-        secret_key: the key that signs the sessions; all processes of your application need the same
-            key.
+        secret_key: the key that signs the sessions, the same in all processes of your application.
 
-        read_only: whether the dashboard refuses all actions that change something.
+        read_only: whether the dashboard refuses all changes.
 
-        user: the function that returns the name of the user from the WSGI environment, or None to
-            refuse the request. By default the user is in ``REMOTE_USER``.
+        user: returns the user's name from the WSGI environment, or None to refuse the request. By
+            default the name is in ``REMOTE_USER``.
     """
     user = user or (lambda environ: environ.get("REMOTE_USER") or None)
     site = create_app(Schedule(app), auth.Access(read_only=read_only, user=user))
@@ -113,8 +108,8 @@ def dashboard(
 def mounted(environ: Mapping[str, Any], prefix: str, user: str) -> dict[str, Any]:
     """Return the WSGI environment for a dashboard at ``prefix``, such as ``/schedule``.
 
-    ``environ`` is the environment of a request to your application; the path of the request starts
-    with ``prefix``. ``user`` is the name of the user, for the log.
+    ``environ`` is that of a request to your application, whose path starts with ``prefix``.
+    ``user`` is the name of the user, for the log.
     """
     return {
         **environ,
@@ -125,7 +120,7 @@ def mounted(environ: Mapping[str, Any], prefix: str, user: str) -> dict[str, Any
 
 
 def create_app(schedule: Schedule, access: auth.Access) -> Flask:
-    """Return the dashboard of a schedule as a WSGI application. Takes no round trip."""
+    """Return the dashboard as a WSGI application. Takes no round trip."""
     app = Flask("redbeat.web")
     app.request_class, app.response_class = Request, Response
     app.config.update(
@@ -153,7 +148,7 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
 
 
 def redis_unavailable(error: RedisError) -> ResponseReturnValue:
-    """Return a page with status 503 that reloads every 5 seconds until Redis answers."""
+    """Return a page that reloads every 5 seconds until Redis answers."""
     url = safe_url(ensure_conf(values.schedule.app).redis_url)
     cause = checks.explained(error, values.store)
     right = str(cause) if isinstance(cause, NoPermissionError) else ""
@@ -162,7 +157,7 @@ def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     return page, 503, {"Retry-After": "5"}
 
 
-#: The texts of pages about errors, in place of the texts of Werkzeug.
+#: What error pages say instead of Werkzeug's texts.
 TEXTS: Final = {
     CSRFError: "Nothing was changed: the form belongs to another session. Reload it and try again.",
     InternalServerError: "This is a bug in the dashboard, whose log has the traceback.",
@@ -170,10 +165,9 @@ TEXTS: Final = {
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
-    """Return an error page with the status code of the HTTP error.
+    """Return an error page.
 
-    A browser that sends GET for the URL of an action is redirected to the page of the entry, or to
-    the list.
+    A GET request for the URL of an action is redirected to the page of the entry, or to the list.
     """
     if error.code == 405 and request.method in auth.SAFE_METHODS and not auth.wants_json():
         name = request.args.get("name")
@@ -183,8 +177,8 @@ def http_error(error: HTTPException) -> ResponseReturnValue:
     return *auth.problem(error.code or 500, text, error.name), headers
 
 
-#: The limits of the server, as arguments of waitress.
-#: The connection limit leaves files for other purposes if the process may open only 1,024 files.
+#: The limits of the server, as arguments of waitress. The connection limit leaves some files for
+#: other purposes in a process that may open only 1,024.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 8,
     "connection_limit": 500,
@@ -198,14 +192,14 @@ LIMITS: Final[dict[str, Any]] = {
 class Channel(HTTPChannel):
     """A connection that is closed if a request takes longer than ``channel_timeout`` to arrive.
 
-    Waitress itself closes only connections without any activity for ``channel_timeout``. Without
-    this class, a client could keep its connection open for ever by sending a byte now and then.
+    Waitress only closes connections without any activity for that time, so a client could keep one
+    open for ever by sending a byte now and then.
     """
 
     last_activity: float
 
     def handle_read(self) -> None:
-        """Read from the socket; only the start and the end of a request count as activity."""
+        """Count only the start and the end of a request as activity."""
         request: Any = self.request
         active_at = self.last_activity
         super().handle_read()
@@ -225,7 +219,6 @@ class Threads(ThreadedTaskDispatcher):
         self._aside.set_thread_count(1)
 
     def add_task(self, task: HTTPChannel) -> None:
-        """Answer the first request of a connection."""
         is_check = task.requests[0].path.endswith("/healthz")
         (self._aside.add_task if is_check else super().add_task)(task)
 
@@ -233,14 +226,14 @@ class Threads(ThreadedTaskDispatcher):
 class Served:
     """The dashboard and its server socket; raises OSError if the address is not available.
 
-    The values in ``limits`` replace the values in :data:`LIMITS`.
+    ``limits`` override :data:`LIMITS`.
     """
 
     def __init__(self, schedule: Schedule, access: auth.Access, port: int, **limits: int) -> None:
         app = create_app(schedule, access)
         host = auth.host_in(access.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Waitress leaks its socket if the port is in use, so this method creates the socket.
+        # Waitress leaks its own socket if the port is in use.
         listener = socket.create_server((host, port), family=family)
         limits = {**LIMITS, **limits}
         threads = Threads()
@@ -251,7 +244,7 @@ class Served:
             sockets=[listener],
             ident=None,
             clear_untrusted_proxy_headers=not access.behind_proxy,
-            # select() fails for file numbers above 1,023, but poll() does not.
+            # select() fails for file numbers above 1,023, but poll() doesn't.
             asyncore_use_poll=True,
             **limits,
         )

@@ -1,7 +1,7 @@
-"""The charts, which ``templates/charts.html`` draws as inline SVG, and the timeline page.
+"""The timeline page, and the charts that ``templates/charts.html`` draws as inline SVG.
 
-The page shows the runs of the next hour, day or week, and those that the histories of entries have
-of the last hour or day.
+The page shows the runs of the next hour, day or week, and those of the last hour or day that the
+entries' histories still have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ timeline = Blueprint("timeline", __name__)
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
-#: Maximum number of entries with a lane. The chart above the lanes includes all entries.
+#: Maximum number of entries with a lane. The chart above has all entries.
 LANES: Final = 40
 
 #: Number of busiest periods to list, of those with more than one run.
@@ -42,17 +42,17 @@ STEP_SECONDS, POLL_WHILE_COUNTING = 1.0, 0.1
 
 #: Maximum number of labels of a value axis, not counting 0.
 MAX_VALUES: Final = 4
-#: Maximum number of bars to highlight; if more bars have the highest value, none is highlighted.
+#: Maximum number of bars to highlight; if more have the highest value, none is highlighted.
 MAX_PEAKS: Final = 3
 #: The smallest range of the lateness axis, in seconds.
 MIN_LATENESS: Final = 0.001
 
 
 class Span(NamedTuple):
-    """A period that the timeline can show.
+    """A period that the timeline can show; one that is ``past`` ends now.
 
-    ``bar`` is the length of one bar, and ``bar_name`` the same in words. The time axis has a label
-    for each ``tick``, in the format ``form``. A ``past`` period ends now.
+    ``bar`` is the length of a bar, and ``bar_name`` the same in words. The time axis has a label
+    for each ``tick``, in the format ``form``.
     """
 
     title: str
@@ -74,7 +74,7 @@ SPANS: Final = {
 
 
 class Tick(NamedTuple):
-    """A label of an axis. The position is a number from 0 to 1, the full length of the axis."""
+    """A label at a position from 0 to 1, the full length of the axis."""
 
     position: float
     label: str
@@ -83,9 +83,8 @@ class Tick(NamedTuple):
 class Chart(NamedTuple):
     """A bar chart with bars of equal width.
 
-    Each bar has a value, the value as text, and the text of its time or period. ``top`` is the
-    value at the end of the value axis, and bars with the value ``peak`` are highlighted. ``zone``
-    is the label of the time zone.
+    Each bar has a value, the value as text, and its time or period as text. ``top`` is the end of
+    the value axis, and bars with the value ``peak`` are highlighted. ``zone`` labels the time zone.
     """
 
     description: str
@@ -100,9 +99,9 @@ class Chart(NamedTuple):
 
 
 def value_axis(highest: float, smallest: float, unit: str) -> tuple[float, list[Tick]]:
-    """Return the end of an axis for values from 0 to ``highest``, and the labels of the axis.
+    """Return the end of an axis that begins at 0, and its labels.
 
-    Labels are round numbers that differ by at least ``smallest``.
+    They are round numbers, at least ``smallest`` apart.
     """
     rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
@@ -113,9 +112,9 @@ def value_axis(highest: float, smallest: float, unit: str) -> tuple[float, list[
 
 
 def time_axis(start: datetime, length: timedelta, step: timedelta, form: str) -> list[Tick]:
-    """Return labels at the wall-clock times after midnight that are multiples of ``step``.
+    """Return labels at multiples of ``step`` after midnight, by the wall clock.
 
-    The axis begins at ``start``, an aware datetime. ``form`` is a format of ``strftime``.
+    ``form`` is a format of ``strftime``.
     """
     zone = wall_zone(start.tzinfo or UTC)
     midnight = start.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -130,9 +129,9 @@ def clock(instant: datetime) -> str:
 
 
 def load_chart(counts: Sequence[int], start: datetime, span: Span) -> Chart:
-    """Return a bar chart of the number of runs in the consecutive periods of a span.
+    """Return a bar chart of the number of runs in the periods of a span.
 
-    The first period begins at ``start``, an aware datetime, in whose zone times are shown.
+    Times are in the zone of ``start``, where the first period begins.
     """
     edges = [
         clock((start.astimezone(UTC) + number * span.bar).astimezone(start.tzinfo))
@@ -154,10 +153,9 @@ def load_chart(counts: Sequence[int], start: datetime, span: Span) -> Chart:
 
 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Chart:
-    """Return a bar chart of the lateness of runs.
+    """Return a bar chart of the lateness of runs, in seconds from 0, the oldest run first.
 
-    ``points`` contains at least one point, the oldest point first. A point is an aware instant and
-    a lateness in seconds, at least 0. Each instant is shown in its own time zone.
+    There is at least one point. Each instant is shown in its own time zone.
     """
     seconds = [lateness for _, lateness in points]
     instants = [clock(at) for at, _ in points]
@@ -178,7 +176,7 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Chart:
 
 
 def _peak(values: Sequence[float]) -> float | None:
-    """Return the highest value, or None if all values are equal or too many bars have it."""
+    """Return the highest value, None if all are equal or too many bars have it."""
     highest = max(values)
     is_peak = min(values) < highest and list(values).count(highest) <= MAX_PEAKS
     return highest if is_peak else None
@@ -188,10 +186,7 @@ def _peak(values: Sequence[float]) -> float | None:
 
 
 class Counting:
-    """The forecast of a span, as far as it has been counted.
-
-    ``loads`` yields what was counted so far, and at last the finished forecast.
-    """
+    """The forecast of a span, as far as ``loads`` has counted it."""
 
     def __init__(self, loads: Iterator[Load]) -> None:
         self._loads = loads
@@ -200,7 +195,7 @@ class Counting:
         self.expires = inf
 
     def go_on(self) -> None:
-        """Count for about a second if the forecast is not finished."""
+        """Count for about a second, unless the forecast is finished."""
         started = time.monotonic()
         found = next(self._loads, None)
         if found is not None:
@@ -213,8 +208,8 @@ class Counting:
 class Forecasts:
     """A thread-safe cache of the last forecast for each span.
 
-    The longer the computation of a forecast took, the longer the forecast is cached. A large
-    schedule is counted step by step, one step for each request.
+    The longer a forecast took, the longer it is kept. A large schedule is counted step by step, one
+    for each request.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -225,7 +220,7 @@ class Forecasts:
     def get(self, name: str) -> tuple[Load, float]:
         """Return the forecast for a span, and in how many seconds there will be a newer one.
 
-        While ``load.read`` is not 0, the forecast is not finished.
+        It is not finished while ``load.read`` is not 0.
         """
         with self._locks[name]:
             counting = self._cached.pop(name, None)  # an error ends the counting
@@ -250,7 +245,7 @@ class Forecasts:
 
 @timeline.get("/timeline")
 def show() -> ResponseReturnValue:
-    """Show the runs of one span. Takes no round trip while the forecast is cached."""
+    """Takes no round trip while the forecast is cached."""
     name = request.args.get("span", "hour")
     if name not in SPANS:
         abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
@@ -274,10 +269,10 @@ def show() -> ResponseReturnValue:
 
 
 def _period(load: Load, number: int) -> tuple[datetime, int, list[tuple[str, int]]]:
-    """Return the start of a period, its number of runs, and the entries that make it busy.
+    """Return a period's start, its number of runs, and the entries that make it busy.
 
-    At most eight entries are returned, each with its number of runs. Those come first that run
-    more often in this period than in the others.
+    These are at most eight, each with its number of runs. Those come first that run more often than
+    in other periods.
     """
     found = ((name, each) for name, each in load.entries.items() if each[number])
     busiest = nlargest(8, found, lambda item: item[1][number] - sum(item[1]) / len(item[1]))

@@ -34,7 +34,6 @@ MAX_NOTICE: Final = 200
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return the stored strings of an unreadable entry by field, for display."""
     if row.definition is None:
         return {"key": row.unreadable}
     return {name: shortened(text, MAX_TEXT) for name, text in row.texts.items()}
@@ -43,18 +42,15 @@ def texts_of(row: Row) -> dict[str, str]:
 def notify(message: str, category: str = "done") -> None:
     """Show a message on the next page.
 
-    A cookie stores the message. To limit the size of the cookie, a long message is cut, and earlier
-    messages that no page has shown are deleted.
+    It travels in a cookie, whose size is limited: a long message is cut, and earlier ones that no
+    page has shown are dropped.
     """
     get_flashed_messages()
     flash(shortened(message, MAX_NOTICE), category)
 
 
 def counted(count: int, noun: str, nouns: str = "") -> str:
-    """Return a number with a noun, such as ``1 run`` or ``1,200 runs``.
-
-    ``nouns`` is the plural of the noun if the plural is irregular.
-    """
+    """Return a number with a noun, such as ``1 run`` or ``1,200 runs``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
@@ -63,13 +59,13 @@ ZONE_COOKIE: Final = "redbeat_zone"
 
 
 def app_zone() -> tzinfo:
-    """Return the time zone of the app, which is the default time zone of rules."""
+    """Return the app's time zone, the default of rules."""
     timezone: tzinfo = schedule.app.timezone
     return timezone
 
 
 def zone() -> tzinfo:
-    """Return the time zone of the browser, or of the app if the browser's zone is unknown."""
+    """Return the browser's time zone, or the app's if it is unknown."""
     try:
         return zone_named(request.cookies.get(ZONE_COOKIE, ""))
     except ValueError:
@@ -77,12 +73,12 @@ def zone() -> tzinfo:
 
 
 def zone_name(of: tzinfo | None = None) -> str:
-    """Return the name of a time zone; the default is the time zone of the browser."""
+    """By default, that of the browser."""
     return rules.zone_label(of or zone())
 
 
 def now_of(seconds: float) -> datetime:
-    """Return the instant of a UNIX timestamp, or the current time if the timestamp is 0."""
+    """Return the instant of a UNIX timestamp; 0 stands for the current time."""
     return from_timestamp(seconds) if seconds else datetime.now(UTC)
 
 
@@ -94,46 +90,44 @@ def rule_words(entry: Any) -> str:
 
 
 def late(seconds: float) -> str:
-    """Return a lateness as text, in milliseconds if it is below one second."""
+    """Return a lateness as text, below one second in milliseconds."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
 
 
 def entry_url(name: str, endpoint: str = "entries.show", **values: Any) -> str:
-    """Return the URL of an entry's page, or of another endpoint with ``values`` for this entry.
+    """Return the URL of an entry's page, or of another endpoint for this entry.
 
-    The entry name is a query parameter, because some names, such as ``..``, do not work in a path.
-    Surrogates in the name stand for bytes that are not UTF-8, and the URL contains these bytes.
+    The name is a query parameter, because some names, such as ``..``, don't work in a path.
+    Surrogates in it stand for bytes that are not UTF-8, and become these bytes in the URL.
     """
     return f"{url_for(endpoint, **values)}?name={quote(name, safe='', errors='surrogateescape')}"
 
 
 def name_of(record: Record) -> str:
-    """Return the exact name of the entry in a record, as its key has it."""
+    """Return the exact name, as the key has it."""
     return store.keys.name_of(record.key)
 
 
 def quoted(name: str) -> str:
-    """Return a name as the value of a form field; :func:`name_in` converts the value back.
+    """Return a name as the value of a form field; :func:`name_in` is the reverse.
 
-    A form can contain only UTF-8, but some names contain other bytes.
+    A form can only have UTF-8, but some names have other bytes.
     """
     return quote(name, safe="", errors="surrogateescape")
 
 
 def name_in(text: str) -> str:
-    """Return the name of an entry from a value that :func:`quoted` returned."""
     return unquote(text, errors="surrogateescape")
 
 
 def with_query(**changes: Any) -> str:
-    """Return the query string of the current request with changed fields; None removes a field."""
+    """Return the query string of the request with changed fields; None removes one."""
     fields = {**request.args.to_dict(), **changes}
     query = {name: value for name, value in fields.items() if value not in (None, "")}
     return "?" + urlencode(query, errors="surrogateescape")
 
 
 def install(app: Flask) -> None:
-    """Make the filters and functions available in the templates of an app."""
     filters = counted, due, duration, in_zone, iso, last_run, late, moment, quoted, until
     shared = app_zone, entry_url, name_of, with_query, zone_name, now_of
     app.jinja_env.filters.update({function.__name__: function for function in filters})
