@@ -1,7 +1,7 @@
 """The commands of ``celery -A proj redbeat``, which Celery finds through a package entry point.
 
-Celery imports this module for every command, such as ``celery worker``. The import is fast, because
-RedBeat imports the module of a RedBeat command only when a user runs the command.
+Celery imports this module for every command, such as ``celery worker``, so it must be fast: the
+module of a RedBeat command is imported only when that command runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery.bin.base import handle_preload_options
 from celery.signals import beat_init
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-#: The modules of the commands, and the names of their commands.
+#: The modules with the commands in each.
 MODULES: Final = {
     "apply": ("apply", "plan"),
     "backfill": ("backfill",),
@@ -32,11 +32,10 @@ MODULES: Final = {
     "web": ("exporter", "web"),
 }
 
-#: The command names, each with its module.
 COMMANDS: Final = {name: module for module, names in MODULES.items() for name in names}
 
 
-#: The commands as the help lists them, by what they are for.
+#: The commands as the help lists them, by purpose.
 GROUPS: Final = {
     "Look": ("status", "list", "show", "history", "upcoming", "timeline", "simulate"),
     "Change": ("add", "edit", "delete", "plan", "apply", "calendar", "calendars"),
@@ -47,14 +46,12 @@ GROUPS: Final = {
 
 
 class LazyGroup(DYMGroup):
-    """A command group that imports the module of a command when click looks up the command."""
+    """Imports the module of a command only when click looks it up."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with the given name, or None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         found = vars(import_module(f"redbeat.cli.{COMMANDS[cmd_name]}")).values()
@@ -62,7 +59,7 @@ class LazyGroup(DYMGroup):
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands into the help, below the headings of their groups."""
+        """List the commands below the headings of their groups."""
         width = max(map(len, COMMANDS))
         for title, names in GROUPS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
@@ -72,7 +69,7 @@ class LazyGroup(DYMGroup):
                 )
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes into the help, below the list of commands."""
+        """List the exit codes below the commands."""
         codes: dict[int, str] = import_module("redbeat.cli.command").EXIT_CODES
         with formatter.section("Exit codes of all commands"):
             formatter.write_dl([(str(code), meaning) for code, meaning in codes.items()])
@@ -85,7 +82,7 @@ def redbeat(ctx: click.Context, **_preload: Any) -> None:
     """Manage and inspect the schedule that RedBeat stores in Redis."""
 
 
-#: Matches an option or the name of a setting that is meant for RedBeat.
+#: An option or the name of a setting that is meant for RedBeat.
 MEANT: Final = re.compile(r"(^|[_=]|^-s)redbeat([.:_]|$)", re.IGNORECASE)
 
 OTHER_SCHEDULER: Final = (
@@ -96,7 +93,7 @@ OTHER_SCHEDULER: Final = (
 
 @beat_init.connect
 def warn_of_another_scheduler(sender: Any, **_event: Any) -> None:
-    """Log a warning if a beat has another scheduler, although options or settings name RedBeat."""
+    """Warn if a beat has another scheduler, although options or settings name RedBeat."""
     kinds = type(sender.scheduler).__mro__
     is_ours = any(f"{kind.__module__}.".startswith("redbeat.") for kind in kinds)
     given = chain(sys.argv[1:], *sender.app.conf.maps[:-1])

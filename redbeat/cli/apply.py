@@ -45,15 +45,14 @@ ADOPT: Final = option(
 
 
 class DetailedCommand(RedBeatCommand):
-    """A command that exits with 1 for any error if ``--detailed-exitcode`` is given."""
+    """Exits with 1 for any error if ``--detailed-exitcode`` is given."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        """Return the click context; a usage error is such an error, too."""
+        """A usage error is such an error, too."""
         with _failing_with_one(DETAILED in args):
             return super().make_context(info_name, args, *rest, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         with _failing_with_one(ctx.params["detailed_exitcode"]):
             return super().invoke(ctx)
 
@@ -122,7 +121,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
 
 
 def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
-    """Read the file, print each planned change, and return all planned changes."""
+    """Print the planned changes, and return them."""
     schedule = console.schedule
     try:
         content = read_entry_file(schedule, file, sys.stdin.buffer)
@@ -147,7 +146,6 @@ def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
 
 
 def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
-    """End the command with an error if the plan has conflicts."""
     problems = [item for item in planned if item.problem]
     for item in problems:
         console.error(f"{item.name} {item.problem}")
@@ -166,7 +164,7 @@ def _counts(planned: list[PlannedChange]) -> dict[str, int]:
 
 # -- output ------------------------------------------------------------------------------------
 
-#: The colour of each action that writes something or needs attention.
+#: The colours of actions that write something or need attention.
 COLORS: Final = {
     "created": "green",
     "copied": "green",
@@ -184,7 +182,6 @@ WIDTH: Final = max(map(len, COLORS))
 
 
 def print_change(console: Console, change: Change) -> None:
-    """Print a change as a line of text, or with ``--json`` as a JSON object."""
     if console.as_json:
         kind = "calendar" if change.is_calendar else "name"
         fields = {name: difference._asdict() for name, difference in change.fields.items()}
@@ -217,6 +214,6 @@ def _text(value: Any) -> str:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Return the counts as text, such as ``2 created, 1 removed``, or ``nothing`` if all are 0."""
+    """Return the counts as text, such as ``2 created, 1 removed``, or ``nothing``."""
     parts = [f"{count} {action}" for action, count in counts.items() if count]
     return ", ".join(parts) or "nothing"

@@ -22,16 +22,16 @@ from .command import Console, command, progress
 from .edit import as_option_errors
 from .options import entry_argument, existing, option
 
-#: Number of seconds between two checks of the progress.
+#: Seconds between two looks at the progress.
 POLL: Final = 0.5
 
 
-#: The units of time in a rate, each with its length in seconds.
+#: The units of time in a rate, in seconds.
 UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def rate_from(text: str) -> float:
-    """Convert a text such as ``10/s``, ``10`` or ``30/m`` to a number of runs per second."""
+    """Convert a text such as ``10/s``, ``10`` or ``30/m`` to runs per second."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a rate")
@@ -130,7 +130,7 @@ def _report_plan(
 
 
 def progress_text(console: Console, one: Backfill, zone: tzinfo | None = None) -> str:
-    """Return the progress of a backfill as text, with times in ``zone`` or the app's zone."""
+    """Return the progress as text, with times in ``zone`` or the app's zone."""
     span = f"{console.time(one.since, zone)} to {console.time(one.until, zone)}"
     if one.finished:
         return f"{span}: {one.sent} of {one.total} runs sent, finished"
@@ -149,7 +149,7 @@ def _show(console: Console, name: str, backfills: list[Backfill]) -> None:
 
 
 def _wait(console: Console, entry: RedBeatSchedulerEntry) -> None:
-    """Wait until the backfills of the entry have finished, and show a progress bar."""
+    """Show a progress bar until the entry's backfills have finished."""
     waiting = [one for one in entry.backfills if not one.finished]
     ids, total = {one.id for one in waiting}, sum(one.total for one in waiting)
     shown = 0

@@ -1,4 +1,4 @@
-"""The common parts of all commands: output, exit codes, and messages for known errors."""
+"""What all commands share: output, exit codes, and messages for known errors."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
 from redbeat.storage.store import Store, store_of
 
-#: The package of django-celery-beat, whose entry class is not based on RedBeat.
-#: The package cannot be imported outside of a Django project.
+#: The package of django-celery-beat. Its entry class has nothing to do with RedBeat's, and outside
+#: of a Django project it cannot be imported.
 DJANGO: Final = "django_celery_beat."
 
 
 def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    Returns :class:`RedBeatSchedulerEntry` if the scheduler is not based on RedBeat. The function
-    ignores a scheduler that you select only with ``celery beat -S NAME``, because ``-S`` does not
-    change the setting ``beat_scheduler``.
+    This is :class:`RedBeatSchedulerEntry` if the scheduler is not based on RedBeat. A scheduler
+    that is given only with ``celery beat -S NAME`` isn't found, because ``-S`` doesn't change the
+    setting.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     name = app.conf.beat_scheduler
@@ -59,7 +59,7 @@ def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
 
 
 def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
-    """Return a scheduler class; set up Django first if the import needs Django models."""
+    """Set up Django first if the import needs its models."""
     try:
         return symbol_by_name(name, aliases=aliases)
     except Exception as error:
@@ -70,12 +70,12 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 
 
 def schedule_of(app: Celery) -> Schedule:
-    """Return the app's schedule, with a Redis client that does not retry failed connections."""
+    """Return the app's schedule, with a Redis client that doesn't retry failed connections."""
     setattr(app, REDBEAT_REDIS_KEY, unretried(client_of(app)))
     return Schedule(app, entry_class_of(app))
 
 
-#: The colours of states of entries, and of their last runs; the usual ones have none.
+#: The colours of states and last results; the usual ones have none.
 STATE_COLORS: Final = {
     "running": "green",
     "failed": "red",
@@ -88,11 +88,10 @@ STATE_COLORS: Final = {
 
 
 class Styled(str):
-    """A text with a style, such as ``fg="red"``; the console prints the text in this style.
+    """A text that the console prints in a style, such as ``fg="red"``.
 
-    A styled text itself contains no terminal sequences. The console escapes control characters in
-    the text before it adds the terminal sequences of the style. String operations, such as ``+``,
-    return a text without a style.
+    The text itself has no terminal sequences: the console adds them after it has escaped control
+    characters. Operations such as ``+`` return a text without a style.
     """
 
     __slots__ = ("style",)
@@ -100,7 +99,7 @@ class Styled(str):
     style: dict[str, Any]
 
     def __new__(cls, text: str, **style: Any) -> Styled:
-        """Return ``text`` with a style; ``style`` contains arguments of ``click.style``."""
+        """``style`` has the arguments of ``click.style``."""
         styled = super().__new__(cls, text)
         styled.style = style
         return styled
@@ -110,13 +109,13 @@ JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON
 
 
 class Console:
-    """The output of a command, as JSON if ``as_json`` is true, and with all that is ``wide``.
+    """The output of a command: for a person, or JSON; ``wide`` leaves nothing out.
 
-    Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
-    suppresses messages and warnings, but not errors.
+    Data goes to standard output; messages, warnings and errors go to standard error. ``--quiet``
+    suppresses all but data and errors.
 
-    All printing methods escape control characters, so callers pass names and texts unescaped.
-    Commands print text only through :class:`Console`.
+    Commands print only through this class. It escapes control characters, so that callers pass
+    names and texts as they are.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False, wide: bool = False) -> None:
@@ -130,23 +129,20 @@ class Console:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the app, see :func:`schedule_of`."""
         return schedule_of(self.app)
 
     @property
     def store(self) -> Store:
-        """The :class:`Store` that reads and writes the schedule in Redis."""
         return store_of(self.schedule.app)
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone of input and output, from the ``timezone`` setting of the app."""
+        """The time zone of input and output: the app's."""
         zone: tzinfo = self.app.timezone
         return zone
 
     @property
     def now(self) -> datetime:
-        """The time on this host, to which times are related."""
         return datetime.now(UTC)
 
     # -- output --------------------------------------------------------------------------------
@@ -154,7 +150,7 @@ class Console:
     def write(self, *parts: str) -> None:
         """Print a line of data that consists of plain and :class:`Styled` texts.
 
-        Escapes control characters, and characters that the output encoding cannot represent.
+        Characters that the output encoding lacks are escaped, too.
         """
         line = "".join(map(self._printed, parts))
         encoding = sys.stdout.encoding or "utf-8"
@@ -172,7 +168,7 @@ class Console:
         click.echo(json.dumps(value))
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
-        """Print what the command did: with ``--json`` the object ``value``, otherwise ``text``."""
+        """Print what the command did: ``value`` with ``--json``, otherwise ``text``."""
         if self.as_json:
             self.emit(value)
         else:
@@ -188,10 +184,10 @@ class Console:
         optional: Sequence[str] = (),
         cut: Mapping[str, int] | None = None,
     ) -> int:
-        """Print each item as an object with ``--json``, otherwise print a table of all items.
+        """Print a table, or with ``--json`` an object for each item; return the number of rows.
 
-        See :meth:`table` for ``optional`` and ``cut``.
-        The message ``nothing`` is printed instead of an empty table. Returns the number of rows.
+        ``nothing`` is printed instead of an empty table. See :meth:`table` for ``optional`` and
+        ``cut``.
         """
         if self.as_json:
             for item in items:
@@ -212,15 +208,15 @@ class Console:
     def warn(self, text: str) -> None:
         """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            # Style the text first, because Celery's error() accepts no style with --no-color.
+            # Style the text first: with --no-color, Celery's error() accepts no style.
             self.ctx.obj.error(self._printed(Styled(f"Warning: {text}", fg="yellow")))
 
     def error(self, text: str) -> None:
-        """Print an error to standard error, even if ``--quiet`` is given."""
+        """Print an error to standard error, even with ``--quiet``."""
         self.ctx.obj.error(printable(text))
 
     def state(self, state: str) -> str:
-        """Return the state of an entry or of its last run as text, coloured if it is not usual."""
+        """Return a state or a last result, coloured if it is not usual."""
         return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(
@@ -230,9 +226,9 @@ class Console:
         optional: Sequence[str] = (),
         cut: Mapping[str, int] | None = None,
     ) -> None:
-        """Print rows in aligned columns, below the column titles.
+        """Print rows in aligned columns.
 
-        On a terminal, ``optional`` columns are left out, and some are cut, if they need more room;
+        If a terminal is too narrow, the ``optional`` columns are left out, and some are ``cut``;
         see :class:`Room`.
         """
         room = None
@@ -244,7 +240,7 @@ class Console:
             self.write(*line)
 
     def fields(self, pairs: Iterable[tuple[str, str | Sequence[str]]]) -> None:
-        """Print each name and its value, which is a text or a list of lines; skip empty values."""
+        """Print names with their values, which are texts or lists of lines; skip empty ones."""
         nonempty = [(name, value) for name, value in pairs if value]
         width = max(len(name) for name, _ in nonempty)
         for name, value in nonempty:
@@ -254,41 +250,40 @@ class Console:
                 self.write(f"{'':<{width}}  ", line)
 
     def time(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
-        """Return an instant as text in ``zone`` or the app's zone, or ``-`` for None."""
+        """Return an instant as text in ``zone`` or the app's zone, ``-`` for None."""
         return moment(instant, zone or self.zone)
 
     def when(self, instant: datetime | None, zone: tzinfo | None = None) -> str:
-        """Return an instant with its zone, by default the app's, and when that is; "" for None."""
+        """Return an instant with its zone and how far away it is, "" for None."""
         if instant is None:
             return ""
         return f"{self.time(instant, zone)} {zone or self.zone}, {until(instant, self.now)}"
 
     def local(self, text: str, zone: tzinfo | None = None) -> str:
-        """Return a text with each time in it as :meth:`when` returns it."""
+        """Return a text with each time in it as :meth:`when` shows it."""
         return INSTANT.sub(lambda found: self.when(datetime.fromisoformat(found[0]), zone), text)
 
 
-#: Matches a time in UTC within a text that is the same for people, JSON and logs.
+#: A time in UTC within a text that is the same for people, JSON and logs.
 INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
 
 
 def _escaped(cell: str) -> str:
-    """Return a table cell as it is printed, so that callers can measure the printed width."""
+    """Escape a cell before its width is measured."""
     return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
 
 
 @contextmanager
 def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yield a function that advances the bar by a number of entries.
+    """Show a progress bar; yield a function that advances it by a number of entries.
 
-    The bar is shown only if standard error is a terminal. ``length`` is the total number of
-    entries, or None if the total is unknown. If the context ends without an error, the bar jumps
-    to 100 %, because ``length`` is wrong if other programs have added or removed entries.
+    Only a terminal shows it. ``length`` is the total, or None if unknown. It is wrong if other
+    programs add or remove entries, so the bar jumps to 100 % at the end, unless there is an error.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
-    # Click needs a length or an iterable, although this function never uses the iterable.
+    # Click needs a length or an iterable, although this one is never used.
     steps = repeat(None) if length is None else None
     bar: Any = click.progressbar(
         steps, length=length, label=label, show_pos=length is None, file=sys.stderr
@@ -304,13 +299,13 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
 EX_FAILED: Final = 1
 EX_UNHEALTHY: Final = EX_FAILED
 EX_USAGE: Final = 2
-#: The exit code of ``plan --detailed-exitcode`` if something would change.
+#: ``plan --detailed-exitcode`` exits so if something would change.
 EX_DIFFERENT: Final = EX_USAGE
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
 EX_UNREADABLE: Final = 5
 
-#: The exit codes of all commands, with their meanings, as listed in the help and the manual.
+#: As the help and the manual list them.
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
     EX_FAILED: "the command found problems, failed, or was not confirmed with yes",
@@ -324,15 +319,13 @@ EXIT_CODES: Final[dict[int, str]] = {
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
-    """Return an exception that makes a command exit with the given message and exit code."""
     return CeleryCommandException(printable(message), exit_code)
 
 
 class RedBeatCommand(CeleryCommand):
-    """A command that reports known errors as a message, without a traceback."""
+    """Reports known errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; turn a known error into a message and an exit code."""
         with warnings_to(Console(ctx).warn), _translated_errors(ctx.obj.app):
             return super().invoke(ctx)
 
@@ -362,10 +355,7 @@ def _translated_errors(app: Celery) -> Iterator[None]:
 def command(
     name: str, cls: type[RedBeatCommand] = RedBeatCommand
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Turn a function into a command with the option ``--json``.
-
-    The command calls the function with a :class:`Console` as the first argument.
-    """
+    """Turn a function that takes a :class:`Console` first into a command with ``--json``."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @click.command(name, cls=cls)

@@ -25,24 +25,24 @@ from . import options
 from .command import EX_CONFLICT, Console, RedBeatCommand, command, failure
 from .options import CLEARED, argument, entry_argument, option, option_error, task_names
 
-#: Functions that add an option below a heading of the help.
+#: Add an option below a heading of the help.
 schedule_option: Final = partial(option, help_group="Schedule")
 task_option: Final = partial(option, help_group="Task")
 policy_option: Final = partial(option, help_group="Policy")
 
-#: Entry field -> option name, for each field with an option of a different name.
+#: The options that are not named like their fields.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
 
-#: The policy fields whose options the help lists below the heading ``Schedule``.
+#: The policy fields that the help lists below ``Schedule``.
 SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
 
-#: Type of policy field -> type of its option. The option of a field with choices is a Choice, and
-#: the option of any other field is a text.
+#: The types of options, by type of policy field. A field with choices has a Choice instead; any
+#: other is a text.
 TYPES: Final = {"instant": options.TIME, "count": click.INT, "seconds": options.SECONDS}
 
 
 def field_option(name: str) -> Callable[[Any], Any]:
-    """Return the option of a policy field, made from the description of the field."""
+    """Return the option of a policy field, made from the field's description."""
     about = FIELDS[name].metadata
     type_, add = about["type"], schedule_option if name in SCHEDULE_FIELDS else policy_option
     return add(
@@ -56,7 +56,6 @@ def field_option(name: str) -> Callable[[Any], Any]:
 
 
 def call_option(name: str) -> Callable[[Any], Any]:
-    """Return the option for ``args``, ``kwargs`` or ``options`` of the task call."""
     about = entry_file.CALL[name]
     type_ = JSON_ARRAY if about.type is list else JSON_OBJECT
     return task_option(
@@ -100,10 +99,8 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     *map(field_option, SCHEDULE_FIELDS),
 )
 
-#: Adds the options of a schedule to a command.
 schedule_options: Final = options.options(*SCHEDULE_OPTIONS)
 
-#: Adds all options of an entry to a command.
 entry_options: Final = options.options(
     *SCHEDULE_OPTIONS,
     *map(call_option, entry_file.CALL),
@@ -121,7 +118,7 @@ class EntryCommand(RedBeatCommand):
     """A command in which ``--paused`` needs no value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; ``--paused`` before any other word is ``--paused yes``."""
+        """Read ``--paused`` before any other word as ``--paused yes``."""
         pairs = zip(args, [*args[1:], ""], strict=True)
         alone = {"--paused": "--paused=yes"}
         given = [one if then in ("yes", "no") else alone.get(one, one) for one, then in pairs]
@@ -131,7 +128,7 @@ class EntryCommand(RedBeatCommand):
 
 @contextmanager
 def as_option_errors(ctx: click.Context) -> Iterator[None]:
-    """Convert :exc:`InvalidEntryError` into an error about the option with the invalid value."""
+    """Turn :exc:`InvalidEntryError` into an error about the option with the invalid value."""
     try:
         yield
     except InvalidEntryError as error:
@@ -147,10 +144,7 @@ def as_option_errors(ctx: click.Context) -> Iterator[None]:
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the options set, in the format of an entry file.
-
-    The value None resets a field to its default.
-    """
+    """Return the fields that the options set, as in an entry file; None stands for the default."""
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
     if len(kinds) > 1:
         problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
@@ -167,11 +161,11 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- the commands --------------------------------------------------------------------------------
 
-#: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
+#: Options with times; ``--timezone`` is the zone of those without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
-#: The fields that the command ``edit`` can change.
-#: ``FIELDS`` lacks ``managed_by``, because a file of entries sets this field for all its entries.
+#: What ``edit`` can change. An entry file sets ``managed_by`` for all its entries, so ``FIELDS``
+#: lacks it.
 KNOWN: Final = (*entry_file.FIELDS, "managed_by")
 
 
@@ -241,7 +235,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
 def _check_zone(
     console: Console, entry: RedBeatSchedulerEntry, table: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    """End the command with an error if ``--timezone`` changes nothing."""
+    """Refuse ``--timezone`` where it changes nothing."""
     is_used = not has_own_zone(entry.schedule) or any(values[name] for name in READ_IN_ZONE)
     if table.get("timezone") and not is_used:
         problem = "has no effect on this schedule without --rrule, --at, --start or --end"
@@ -249,7 +243,6 @@ def _check_zone(
 
 
 def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:
-    """Save an entry; end the command with the message ``conflict`` if another one is stored."""
     try:
         save_unchanged(entry)
     except ConflictError as error:
@@ -257,7 +250,6 @@ def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:
 
 
 def _report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
-    """Print the saved entry; ``action`` is what was done, such as ``Added``."""
     due = "paused"
     if entry.enabled:
         when = console.when(entry.due_at)
@@ -272,7 +264,6 @@ MAX_PRINTED: Final = 20
 
 
 def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
-    """Print a warning for each unknown task and each unknown option."""
     if not entries:
         return
     used = UsedNames(console.app)
@@ -290,7 +281,7 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
 
 
 def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
-    """Print a warning for each crontab that cron runs on other days, and each time in the past."""
+    """Warn of crontabs that cron runs on other days, and of times in the past."""
     for entry in entries:
         kind, text = rule_of(entry.schedule) or ("", "")
         if kind == "cron" and (warning := cron_warning(text)):

@@ -26,23 +26,23 @@ from .options import argument, option, option_error
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
 
-#: Import formats that are read from a byte stream. The stream may be standard input.
+#: The formats that are read from a stream, which may be standard input.
 READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": crontab_file.read_crontab,
     DJANGO: django.read_fixture,
 }
 
-#: All import formats; the first format is the default.
+#: All import formats, the default first.
 FORMATS: Final = (*READERS, SHELVE)
 
 
 def read_source(
     file_format: str, schedule: Schedule, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
-    """Yield the entries of a file; the path ``-`` means standard input.
+    """Yield the entries of a file; ``-`` is standard input.
 
-    Raises :exc:`UnreadableSourceError` if the file cannot be read.
+    Raises :exc:`UnreadableSourceError` if it cannot be read.
     """
     if file_format == SHELVE:
         if path == "-":
@@ -68,7 +68,7 @@ def _open(path: str) -> IO[bytes]:
 MAX_PRINTED: Final = 20
 MAX_PROBLEMS: Final = 100
 
-#: A warning for users who import the exported entries into RedBeat 2.
+#: For those who take the exported entries back to RedBeat 2.
 ROLLBACK: Final = (
     "RedBeat 2 ignores calendars: after a rollback, entries with a calendar run on excluded days"
 )
@@ -103,7 +103,6 @@ def export(console: Console, file: str, history: bool) -> None:
 def _report_export(
     console: Console, file: str, count: int, calendar_count: int, unreadable: list[Exported]
 ) -> None:
-    """Print the numbers of exported entries and calendars; fail if ``unreadable`` is not empty."""
     for exported in unreadable[:MAX_PRINTED]:
         console.warn(f"{exported.label} is not exported: {exported.problem}")
     if console.as_json and file != "-":
@@ -120,7 +119,7 @@ def _report_export(
 
 @contextmanager
 def _output(file: str) -> Iterator[IO[str]]:
-    """Yield a temporary file, which replaces ``file`` if the context ends without an error."""
+    """Yield a temporary file that replaces ``file`` at the end, unless there is an error."""
     if file == "-":
         yield sys.stdout
         return
@@ -221,7 +220,7 @@ def import_(
 def _source(
     console: Console, file: str | None, file_format: str, database: str | None
 ) -> tuple[str, Iterator[Incoming]]:
-    """Return the name of the source, as used in messages, and the entries of the source."""
+    """Return the name of the source for messages, and its entries."""
     if database is not None and (file_format != DJANGO or file is not None):
         problem = f"only works with --format {DJANGO} and without FILE"
         raise option_error(console.ctx, "database", problem)
@@ -242,7 +241,6 @@ def _print_problem(console: Console, problem: Problem) -> None:
 
 
 def _fail_on_problems(console: Console, importer: importing.Importer, source_name: str) -> None:
-    """End the command with an error if the check found an invalid or conflicting entry."""
     for found in (importer.problems, importer.conflicts):
         if not found:
             continue

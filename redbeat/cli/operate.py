@@ -16,10 +16,9 @@ from redbeat.storage.reading import static_among
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
 from .options import entry_arguments, match_option, not_found, option, options, problem_in
 
-#: Maximum number of names to print before a request for confirmation.
+#: Maximum number of names to print before a question.
 MAX_PRINTED: Final = 10
 
-#: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
 names_or_pattern: Final = options(
     entry_arguments,
     match_option,
@@ -36,11 +35,10 @@ def select_names(
     match: str | None,
     yes: bool,
 ) -> list[str]:
-    """Return the names of the selected entries; end the command if no entry is selected.
+    """Return the names of the selected entries; end the command if there are none.
 
-    With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. With
-    ``match``, ``paused=True`` selects only paused entries, and ``paused=False`` all others,
-    including unreadable entries.
+    With ``match``, the user must confirm ``verb`` unless ``yes`` is true, and ``paused=True``
+    selects only paused entries, ``paused=False`` all others, including unreadable ones.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"
@@ -51,7 +49,8 @@ def select_names(
                 raise not_found(console, name)
         return list(dict.fromkeys(names))
     name_of = console.store.keys.name_of
-    # Read the names from the keys: the name of a record is escaped, and may name another entry.
+    # Take the names from the keys: the name of a record is escaped, and may be that of another
+    # entry.
     matching = [
         name_of(record.key)
         for record in console.schedule.records(pattern=match)
@@ -65,7 +64,7 @@ def select_names(
 
 
 def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
-    """Request confirmation; end the command unless the user answers yes."""
+    """End the command unless the user answers yes."""
     for name in names[:MAX_PRINTED]:
         console.note(f"  {name}")
     if len(names) > MAX_PRINTED:
@@ -75,7 +74,6 @@ def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
 
 
 def report(console: Console, action: str, names: Iterable[str], **details: str) -> None:
-    """Print one line per entry; ``action`` is what was done, such as ``paused``."""
     suffix = "".join(f" ({value})" for value in details.values())
     for name in names:
         text = f"{action.capitalize()} {name}{suffix}"
@@ -83,7 +81,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 
 
 def not_done(console: Console, action: str, left: Sequence[str], reason: str = "") -> str:
-    """Return the message for the entries that are ``left``; ``reason`` is that of the first."""
+    """Return the message about the entries that are ``left``; ``reason`` is that of the first."""
     others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
     reason = reason or problem_in(record_of(console.schedule, left[0])[1])
     return f"{left[0]!r}{others} {'were' if others else 'was'} not {action}: {reason}"
@@ -92,7 +90,7 @@ def not_done(console: Console, action: str, left: Sequence[str], reason: str = "
 def report_changed(
     console: Console, action: str, names: Sequence[str], changed: Container[str]
 ) -> None:
-    """Report the entries in ``names`` whose keys are in ``changed``; fail if a key is missing."""
+    """Report the entries whose keys are in ``changed``; fail if some are not."""
     entry_key = console.store.keys.entry
     report(console, action, [name for name in names if entry_key(name) in changed])
     left = [name for name in names if entry_key(name) not in changed]

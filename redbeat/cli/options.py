@@ -32,12 +32,12 @@ from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure, schedule_of
 
-#: The value of a clearable option for which the user enters the word ``none``.
+#: The value of a clearable option for the word ``none``.
 CLEARED: Final = object()
 
 
 class Argument(click.Argument):
-    """An argument with a line in the help; the ``help`` of click's own needs click 8.5."""
+    """An argument with a line in the help; click's own has ``help`` only since 8.5."""
 
     help_group = "Arguments"
 
@@ -46,7 +46,6 @@ class Argument(click.Argument):
         self._line = self.human_readable_name, help
 
     def get_help_record(self, _ctx: click.Context) -> tuple[str, str]:
-        """Return the name of the argument and its help."""
         return self._line
 
 
@@ -54,11 +53,11 @@ argument: Final = partial(click.argument, cls=Argument)
 
 
 class ExampleOption(CeleryOption):
-    """A command-line option whose error messages include ``example``, a valid value.
+    """An option whose error messages include a valid value: ``example`` or the default.
 
-    The default of an option is an example, too. An option that takes any text needs no example.
-    A ``clearable`` option also accepts the word ``none``, and then has the value :data:`CLEARED`.
-    The option also has its earlier name ``alias``, which the help and completions leave out.
+    An option that takes any text needs none. A ``clearable`` option also takes the word ``none``,
+    and then has the value :data:`CLEARED`. ``alias`` is an earlier name, which help and completions
+    leave out.
     """
 
     opts: list[str]
@@ -73,20 +72,18 @@ class ExampleOption(CeleryOption):
         self.clearable = clearable
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser know the option, by its alias too."""
         shown = self.opts
         self.opts = [*shown, self.alias] if self.alias else shown
         super().add_to_parser(parser, ctx)
         self.opts = shown
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the converted value, or :data:`CLEARED` for the word ``none``."""
         if self.clearable and isinstance(value, str) and value.lower() == "none":
             return CLEARED
         return super().type_cast_value(ctx, value)
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the processed value; the error for an invalid value includes the example."""
+        """Add the example to the error for an invalid value."""
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
@@ -97,26 +94,25 @@ class ExampleOption(CeleryOption):
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
-    """Add an :class:`ExampleOption` to a command; the help shows the default of the option."""
+    """Add an :class:`ExampleOption` to a command; the help shows its default."""
     attrs.setdefault("show_default", "default" in attrs)
     decorator: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
     return decorator
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Add several options or arguments to a command; the help lists them in the given order."""
+    """Add options or arguments to a command; the help lists them in this order."""
     return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """An option type. ``parse`` converts the option text, or raises ValueError for invalid text."""
+    """An option type whose ``parse`` raises ValueError for an invalid text."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the parsed value; report the ValueError of ``parse`` as an error of the option."""
         try:
             return self._parse(str(value))
         except ValueError as error:
@@ -124,7 +120,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
 
 
 def instant_of(text: str) -> datetime:
-    """Return a time in UTC; a time without a UTC offset is in the time zone of the app."""
+    """Return a time in UTC; without a UTC offset, it is in the app's time zone."""
     zone = click.get_current_context().obj.app.timezone
     try:
         return instant_from("time", time_from(text.strip()), zone)
@@ -132,20 +128,20 @@ def instant_of(text: str) -> datetime:
         raise ValueError(error.problem) from error
 
 
-#: The type of an option that accepts a duration; the value is a number of seconds.
+#: A duration; the value is in seconds.
 SECONDS = Parsed("duration", seconds_from)
-#: The type of an option that accepts a time; the datetime is naive if the text has no UTC offset.
+#: A time; the datetime is naive if the text has no UTC offset.
 TIME = Parsed("time", lambda text: time_from(text.strip()))
-#: The same, but the value is in UTC.
+#: A time in UTC.
 INSTANT = Parsed("time", instant_of)
 
 
 def option_error(
     ctx: click.Context, name: str, problem: str, example: bool = False
 ) -> click.BadParameter:
-    """Return an error about the option with the parameter name ``name``.
+    """Return an error about the option whose parameter is ``name``.
 
-    An example helps only if the form of the value is wrong.
+    The example helps only if the form of the value is wrong.
     """
     param = next(param for param in ctx.command.params if param.name == name)
     shown = getattr(param, "example", "") if example else ""
@@ -153,29 +149,29 @@ def option_error(
 
 
 def with_example(message: str, example: str) -> str:
-    """Return the message, followed by the example unless it names a valid value itself."""
+    """Add the example, unless the message names a valid value itself."""
     if not example or "such as" in message or example.partition(" ")[2] in message:
         return message
     return f"{message.rstrip('.')}; for example: {example}"
 
 
-#: Matches what only a pattern needs.
+#: What only a pattern needs.
 GLOB: Final = re.compile(r"[*?\[]")
 
-#: Maximum number of names that are compared with an unknown name.
+#: Maximum number of names that are compared with an unknown one.
 MAX_COMPARED: Final = 10_000
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return the entry ``name``; end the command if the name is unknown. Takes one round trip."""
+    """Return an entry; end the command if the name is unknown. Takes one round trip."""
     with existing(console, name):
         return console.schedule[name]
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
-    """Return the error for an unknown name; the error lists similar names.
+    """Return the error for an unknown name, with similar names.
 
-    If the schedule lists the name, the error contains the reason why the entry cannot be loaded.
+    If the schedule has the name after all, the error says why the entry cannot be loaded.
     """
     record = record_of(console.schedule, name)[1]
     if record is not None:
@@ -191,7 +187,6 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
 
 def problem_in(record: Record | None) -> str:
-    """Return the reason why a listed entry cannot be loaded."""
     return (record and record.problem) or "the entry was saved or deleted just now"
 
 
@@ -206,20 +201,19 @@ def existing(console: Console, name: str) -> Iterator[None]:
 
 # -- completion in the shell -----------------------------------------------------------------------
 
-#: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 
-#: Matches each character that must be escaped within a word of bash.
+#: What must be escaped within a word of bash.
 SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
 
 
 def _complete(
     names_of: Callable[[Any, str], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a completion function; ``names_of`` gets the app and the text typed so far.
+    """Return a completion function; ``names_of`` gets the app and the text so far.
 
-    If the app cannot be loaded or Redis cannot be reached, the completion function offers no names.
-    Errors are not reported, because a message would appear in the user's command line.
+    Without the app or Redis, it offers nothing. Errors are not reported, because a message would
+    appear in the user's command line.
     """
 
     def complete(
@@ -236,9 +230,9 @@ def _complete(
 
 
 def _quoted(name: str) -> str:
-    """Return a name, escaped for bash. Other shells quote completions themselves.
+    """Escape a name for bash; other shells quote completions themselves.
 
-    Each escape has two backslashes, because the bash script of click removes one backslash.
+    There are two backslashes, because click's bash script removes one.
     """
     is_bash = os.environ.get("_CELERY_COMPLETE", "").startswith("bash")
     return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
@@ -246,12 +240,12 @@ def _quoted(name: str) -> str:
 
 def complete_entries(app: Celery, start: str) -> Iterator[str]:
     for record in schedule_of(app).records(f"{escape(start)}*"):
-        # Skip names with control characters, which could change the command line.
+        # Control characters could change the command line.
         if printable(record.name) == record.name:
             yield record.name
 
 
-#: Completion functions for command parameters that are names of entries or tasks.
+#: Complete the names of entries and tasks.
 entry_names: Final = _complete(complete_entries)
 task_names: Final = _complete(
     lambda app, start: (name for name in sorted(registered_tasks(app)) if name.startswith(start))
@@ -282,7 +276,6 @@ def period_options(required: bool) -> Callable[[Any], Any]:
 
 
 def check_period(console: Console, since: datetime, until: datetime) -> None:
-    """End the command with an error if ``--to`` is not later than ``--from``."""
     if not since < until:
         problem = f"must be later than --from ({console.time(since)})"
         raise option_error(console.ctx, "until", problem)

@@ -87,7 +87,7 @@ def _text(counts: Counts) -> str:
 
 
 def _fail_if_incomplete(counts: Counts, where: str, advice: str = "") -> None:
-    """End the command with an error if entries were not copied; ``where`` is where others are."""
+    """``where`` is where entries of the same name are."""
     if counts["different"] or counts["unreadable"]:
         different = f"{counts['different']} different from the entry of the same name {where}"
         message = f"Not all entries were copied: {different}, {counts['unreadable']} unreadable"
@@ -99,7 +99,7 @@ def _store(client: Any, prefix: str) -> store.Store:
 
 
 def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
-    """End the command with an error if a beat uses the prefix. Three round trips."""
+    """Takes three round trips."""
     store, conf = _store(client, prefix), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
@@ -160,12 +160,11 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
     _report_shards(console, client, target, _sizes(client, target), note, counts)
 
 
-#: The fields of the stats that hold only for the number of shards that wrote them.
+#: The stats that only hold for the number of shards that wrote them.
 OF_ONE_LAYOUT: Final = (reading.LAYOUT, "members", "lost")
 
 
 def _copy(console: Console, client: Any, source: Layout, target: Layout, force: bool) -> Counts:
-    """Copy all entries and counters; return the number of entries for each outcome."""
     with progress(console, "Copying", sum(_sizes(client, source))) as advance:
         counts = asdict(prefixes.copy_to_shards(client, source, target, advance))
     if not force:
@@ -183,7 +182,7 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
 
 
 def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -> None:
-    """End the command with an error if old copies of entries would mix with the new copies."""
+    """Refuse if old copies of entries would mix with the new ones."""
     if note.copying not in (0, shards):
         raise failure(note.problem(shards), EX_CONFLICT)
     if shards in note.left or (shards == 1 and base_entries and not note.copying):
@@ -195,12 +194,12 @@ def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -
 
 
 def _sizes(client: Any, places: Layout) -> list[int]:
-    """Return the number of entries of each shard. Takes one round trip per shard."""
+    """Takes one round trip per shard."""
     return [_store(client, prefix).members() for prefix in places.prefixes]
 
 
 def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
-    """Return the number of entries that each shard of the layout ``target`` would have."""
+    """Return how many entries each shard of ``target`` would have."""
     sizes = [0] * target.shards
     for prefix in source.prefixes:
         for part in _store(client, prefix).scan():
@@ -217,7 +216,7 @@ def _report_shards(
     note: checks.LayoutNote,
     counts: Counts | None,
 ) -> None:
-    """Print the shards, and the ``counts`` of the copy; they are None after a dry run."""
+    """``counts`` are those of the copy, None after a dry run."""
     places = [
         {"shard": number, "prefix": prefix, "master": _master(client, prefix), "entries": size}
         for number, (prefix, size) in enumerate(zip(target.prefixes, sizes, strict=True))
@@ -243,7 +242,7 @@ def _report_shards(
 
 
 def _master(client: Any, prefix: str) -> str:
-    """Return the address of the server with the keys of a prefix, or "" if it is unknown."""
+    """Return the address of the server with a prefix's keys, "" if unknown."""
     try:
         pool = node_of(client, Keys(prefix).schedule).connection_pool
     except (RedisError, OSError, AttributeError):

@@ -26,17 +26,17 @@ from .command import EX_UNREADABLE, Console, command, failure
 from .edit import as_option_errors, schedule_options, table_from
 from .options import argument, match_option, option, option_error
 
-#: The marks of runs in a table that compares the rules before and after a change.
+#: How a table marks the runs if it compares the rules before and after a change.
 MARKS: Final = {
     forecast.SAME: "",
     forecast.REMOVED: "- only before",
     forecast.ADDED: "+ only after",
 }
 
-#: The name of the file format of the commands ``plan`` and ``apply``.
+#: The format of the files of ``plan`` and ``apply``.
 PLAN: Final = "plan"
 
-#: The number of runs that ``upcoming`` shows of an entry, at least, if there are other entries.
+#: How many runs of an entry ``upcoming`` shows at least, if there are other entries.
 FEW: Final = 3
 
 
@@ -98,7 +98,7 @@ def _shared(
 ) -> tuple[list[tuple[datetime, str]], dict[tuple[datetime, str], str]]:
     """Return the next runs, few of each entry, so that none hides the others.
 
-    Also returns the schedule of each entry with further runs on the page, by its last run there.
+    Also returns the schedules of entries with more runs on the page, by the last one that is shown.
     """
     find = partial(console.schedule.upcoming, number, until=until, pattern=match)
     shares = range(FEW, max(FEW, number) + 1)
@@ -208,7 +208,7 @@ def _changes(
     file_format: str,
     values: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the new rules of each entry by entry name, from the options or the file."""
+    """Return the new rules by entry name, from the options or the file."""
     given = [name for name, value in values.items() if value not in (None, ())]
     if given and file is not None:
         problem = f"give --file or --{given[0]}, not both"
@@ -290,19 +290,17 @@ def _print(console: Console, found: forecast.Simulation) -> None:
 
 
 def _clock_changes(found: forecast.Simulation) -> list[tuple[str, forecast.ClockChange]]:
-    """Return the changes of UTC offsets, each with the name of its time zone."""
     changes = found.clock_changes()
     return [(zone, change) for zone in changes for change in changes[zone]]
 
 
 def _local(instant: datetime, zone: tzinfo) -> str:
-    """Return a wall-clock time with its UTC offset, such as ``02:30:00 +01:00``."""
+    """Return a wall-clock time with its UTC offset, such as ``Sun 02:30:00 +01:00``."""
     local = text.in_zone(instant, zone)
     return f"{local:%a %H:%M:%S} {_offset(local.utcoffset() or timedelta())}"
 
 
 def _offset(offset: timedelta) -> str:
-    """Return a UTC offset such as ``+01:00``."""
     return str(timezone(offset)).removeprefix("UTC") or "+00:00"
 
 

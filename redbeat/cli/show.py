@@ -30,17 +30,17 @@ from .command import Console, command
 from .edit import OPTION_OF
 from .options import INSTANT, entry_argument, existing, load, match_option, option, wide_option
 
-#: The titles of the columns of a list, and of a history; another column is titled with the zone.
+#: The columns of a list and of a history, apart from the one whose title has the zone.
 LISTED: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "LAST RESULT", "KIND")
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
-#: The columns of a list that may be cut on a terminal, with their shortest widths.
+#: The columns of a list that a terminal may cut, with their shortest widths.
 CUT: Final = {"NAME": 20, "TASK": 12, "SCHEDULE": 12}
 
-#: The name of the app that Celery makes for a command without -A.
+#: The app that Celery makes for a command without -A has this name.
 DEFAULT_APP: Final = "default"
 
-#: The sort orders. The order ``due`` is the order in Redis.
+#: ``due`` is the order in Redis.
 SORTS: Final = ("due", "name", "task", "state")
 
 
@@ -106,7 +106,7 @@ def list_(
 
 
 def _nothing(console: Console) -> str:
-    """Return where no entry was found: the prefix and the database, or what to correct."""
+    """Return where no entry was found, or what to correct."""
     conf, count = ensure_conf(console.app), console.store.members()
     where = f"under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
     if count:
@@ -140,7 +140,6 @@ def show(console: Console, name: str) -> None:
 
 
 def _show_unreadable(console: Console, name: str) -> None:
-    """Show since when an entry cannot be read, and its stored texts."""
     page, record = find.record_of(console.schedule, name)
     if record is None:
         return
@@ -184,7 +183,7 @@ def _fields(
     yield "Name", str(entry.name)
     zone = forecast.zone_of(entry)
     when = partial(console.when, zone=zone)
-    # Print the values in the syntax of command-line options, such as --task and --args.
+    # In the syntax of the command-line options, such as --task and --args.
     yield "Task", str(entry.task)
     yield "Schedule", rule_text.schedule_text(entry.schedule)
     definition = describe.stored(entry)
@@ -224,7 +223,7 @@ def _fields(
 
 
 def _warn_if_stopped(console: Console) -> None:
-    """Warn if runs have been due for a while because no beat can send them. Two round trips."""
+    """Warn if runs wait because no beat can send them. Takes two round trips."""
     current = console.schedule.status()
     if (current.most_late or 0.0) > SILENCE:
         for one in current.problems:
@@ -235,7 +234,6 @@ def _warn_if_stopped(console: Console) -> None:
 def _print_history(
     console: Console, entry: RedBeatSchedulerEntry, occurrences: Sequence[Occurrence]
 ) -> None:
-    """Print runs as a table; with ``--json`` print an object per run."""
     zone = forecast.zone_of(entry)
 
     def row(item: Occurrence) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The commands ``celery redbeat status`` and ``celery redbeat doctor``, which name problems.
 
-Their exit codes also serve as health probes.
+Their exit codes serve as health probes, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redbeat.storage.beats import BeatInfo
 from .command import EX_UNHEALTHY, Console, Styled, command
 from .options import SECONDS, option
 
-#: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
+#: Seconds by which the clocks of this host and Redis may differ without a warning.
 MAX_CLOCK_OFFSET: Final = 1.0
 
 

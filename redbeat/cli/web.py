@@ -16,14 +16,13 @@ from .options import Parsed, option, option_error
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
 
-#: The usual port of the exporter.
 PORT: Final = 9541
 
 
 def user_from(text: str) -> tuple[str, str]:
     """Return the name and the password in a text such as ``ann:secret``.
 
-    Raises ValueError for a malformed text, whose password the message does not repeat.
+    Raises ValueError if there is none; the message doesn't repeat the password.
     """
     user, _, password = text.partition(":")
     if not (user and password):
@@ -32,7 +31,6 @@ def user_from(text: str) -> tuple[str, str]:
 
 
 def checked_token(text: str) -> str:
-    """Return a token unchanged; raise ValueError if it is too short."""
     if len(text) < MIN_TOKEN:
         raise ValueError(f"must have at least {MIN_TOKEN} characters")
     return text
@@ -96,7 +94,7 @@ def web(
     change entries.
     """
     try:
-        # Import inside the function, because the help must work without the extra ``web``.
+        # The help must work without the extra ``web``.
         from redbeat.web.auth import Access, host_in, is_loopback  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -123,7 +121,7 @@ def web(
 
 
 def exposure_warning(behind_proxy: bool) -> str:
-    """Return a warning about possible attacks if the dashboard listens on a network address."""
+    """Return why it is risky that the dashboard listens on a network address."""
     if behind_proxy:
         return (
             "Anyone who reaches this address without the proxy can forge the X-Forwarded "
