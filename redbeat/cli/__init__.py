@@ -32,6 +32,7 @@ MODULES: Final = {
     "web": ("exporter", "web"),
 }
 
+#: The command names, each with its module.
 COMMANDS: Final = {name: module for module, names in MODULES.items() for name in names}
 
 

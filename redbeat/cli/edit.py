@@ -99,8 +99,10 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     *map(field_option, SCHEDULE_FIELDS),
 )
 
+#: Adds the options of a schedule to a command.
 schedule_options: Final = options.options(*SCHEDULE_OPTIONS)
 
+#: Adds all options of an entry to a command.
 entry_options: Final = options.options(
     *SCHEDULE_OPTIONS,
     *map(call_option, entry_file.CALL),

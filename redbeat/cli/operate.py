@@ -19,6 +19,7 @@ from .options import entry_arguments, match_option, not_found, option, options, 
 #: Maximum number of names to print before a question.
 MAX_PRINTED: Final = 10
 
+#: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
 names_or_pattern: Final = options(
     entry_arguments,
     match_option,

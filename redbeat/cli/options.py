@@ -201,6 +201,7 @@ def existing(console: Console, name: str) -> Iterator[None]:
 
 # -- completion in the shell -----------------------------------------------------------------------
 
+#: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 
 #: What must be escaped within a word of bash.

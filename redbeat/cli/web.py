@@ -16,6 +16,7 @@ from .options import Parsed, option, option_error
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
 
+#: The usual port of the exporter.
 PORT: Final = 9541
 
 

@@ -1,7 +1,4 @@
-"""Plans and makes the changes that turn the stored entries into the given definitions.
-
-Imports and migrations describe what they do with :class:`Change`, too.
-"""
+"""Plans and makes the changes that turn the stored entries into the given definitions."""
 
 from __future__ import annotations
 
@@ -67,10 +64,7 @@ def apply(
 
 
 def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedulerEntry:
-    """Return the entry of a definition, which may be an entry without its name.
-
-    Raises :exc:`InvalidEntryError`, with the name of the entry in the message.
-    """
+    """Raise :exc:`InvalidEntryError`, which names the entry, for an invalid definition."""
     if isinstance(definition, RedBeatSchedulerEntry):
         definition.name = str(name)
         return definition
@@ -249,7 +243,7 @@ class Difference(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happens to an entry or a calendar.
+    """What happens to an entry or a calendar, also in an import or a migration.
 
     Attributes:
         name: the name of the entry or calendar.
@@ -311,10 +305,7 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def next_run_of(score: float | None) -> datetime | None:
-    """Return when an entry with this score is due next, or None if it never is.
-
-    An entry without a score is due at once.
-    """
+    """Return when an entry with this score is due next: at once without one, None if never."""
     if score is None:
         return datetime.now(UTC)
     return None if score < 0 else instant_in(score)

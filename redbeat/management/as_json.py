@@ -1,7 +1,4 @@
-"""The JSON objects of entries, runs and the status, for the commands and the web API.
-
-``docs/json.rst`` documents their fields.
-"""
+"""The JSON objects of the commands and the web API, which ``docs/json.rst`` documents."""
 
 from __future__ import annotations
 

@@ -34,10 +34,7 @@ def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
 
 
 def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
-    """Store a calendar without a check; return the number of entries with it.
-
-    These are made due, so that a beat computes their next runs.
-    """
+    """Store a calendar unchecked, and make its entries due; return how many there are."""
     store = store_of(schedule.app)
     stored_calendars.save(store, calendar.name, calendar.to_json())
     count = 0

@@ -217,10 +217,7 @@ MAX_BUSY: Final = 3
 
 
 def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Finding]:
-    """Yield the busiest minutes, from the number of entries that are due next in each UNIX minute.
-
-    ``why_slow`` says why Celery makes the messages of a minute.
-    """
+    """``minutes`` has the number of entries that are due next in each UNIX minute."""
     hours: Counter[int] = Counter()
     for minute, count in minutes.items():
         hours[minute // 60] += count
@@ -252,7 +249,6 @@ def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
 
 
 def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
-    """Yield the entries that have a hash, but no score in the sorted set."""
     for keys in chain.from_iterable(map(outside, store.parts)):
         for row in store.read(keys).rows if keys else ():
             try:

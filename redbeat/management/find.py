@@ -80,7 +80,6 @@ class Filter(NamedTuple):
         return self.admits_score(score)
 
     def admits_score(self, score: float | None) -> bool:
-        """Return whether an entry with this score can match."""
         if self.due_before is not None:
             return score is not None and 0 <= score < self.due_before
         return score is None or score >= 0 or self.states != {status.SCHEDULED}
@@ -150,16 +149,10 @@ Member = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search of the dashboard.
+    """A search of the dashboard; a field that is empty or None matches all.
 
-    Attributes:
-        name: text that the entry's name contains, or a pattern with ``*`` or ``?``; case is
-            ignored.
-        task: the same for the name of the task.
-        state: one of :data:`~redbeat.entries.status.STATES`, or None for all.
-        static: true for static entries, false for dynamic ones, None for all.
-        last_result: one of :data:`~redbeat.entries.status.LAST_RESULTS`, or None for all.
-        sort: one of :data:`SORTS`.
+    ``name`` and ``task`` are compared by :func:`like`. ``static`` is true for static entries, false
+    for dynamic ones.
     """
 
     name: str = ""
@@ -216,7 +209,10 @@ class Found:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Return whether a text contains ``pattern`` or, if this has ``*`` or ``?``, matches it."""
+    """Return whether a text contains ``pattern`` or, if this has ``*`` or ``?``, matches it.
+
+    Case is ignored.
+    """
     text, pattern = text.casefold(), pattern.casefold()
     return fnmatchcase(text, pattern) if set("*?") & set(pattern) else pattern in text
 
@@ -269,6 +265,7 @@ class Search:
     def __init__(self, schedule: Schedule, filters: Filter) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
+        #: Converts keys to entry names.
         self.keys = self._store.keys
         self._filters = filters
         #: The time of Redis at the last read, in UNIX seconds; 0 before.

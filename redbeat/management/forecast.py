@@ -175,11 +175,9 @@ MAX_LOADED: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The number of runs of all entries in consecutive periods of the same length.
+    """The number of runs in consecutive periods; the first begins at ``start``.
 
     Attributes:
-        start: the start of the first period.
-        length: the length of a period.
         counts: the number of runs in each period.
         entries: the number of runs of each entry, by name, in each period or in one sum for all;
             entries without runs are left out, and the one with the first run comes first.
@@ -206,13 +204,9 @@ Rule = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Consecutive periods in which runs are counted.
+    """Consecutive periods in which the runs after ``since`` are counted.
 
-    Attributes:
-        since: only runs after this time count.
-        start: the start of the first period.
-        length: the length of a period.
-        end: the end of the last period, which may be shorter.
+    The first begins at ``start``. The last ends at ``end``, and may be shorter than ``length``.
     """
 
     since: datetime

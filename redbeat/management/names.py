@@ -171,7 +171,7 @@ class UsedQueues:
 
 
 def _queue_of(app: Celery, entry: RedBeatSchedulerEntry) -> str:
-    """Raises an error if the entry goes to an exchange instead of a queue."""
+    """Raise an error if the entry goes to an exchange instead of a queue."""
     task = app.tasks.get(str(entry.task))
     own = {name: value for name in ROUTING if (value := getattr(task, name, None))}
     options = {**own, **(entry.options or {})}

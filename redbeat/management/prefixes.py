@@ -227,7 +227,6 @@ def _copy(
     keys_of: Callable[[bytes], Keys],
     dry_run: bool = False,
 ) -> Outcomes:
-    """Store entries under the keys that ``keys_of`` returns for their names."""
     readable = [entry for entry in entries if DEFINITION in entry.fields]
     outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
     pipe = client.pipeline(transaction=False)

@@ -1,7 +1,4 @@
-"""The counters of one beat, and their fields in the hash ``.<prefix>:stats``.
-
-The hash has the totals of all beats.
-"""
+"""The counters of a beat, and their fields in ``.<prefix>:stats``, which has the totals."""
 
 from __future__ import annotations
 

@@ -295,10 +295,7 @@ CONNECTIONS_OF_A_BEAT: Final = 4
 
 
 def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Totals) -> Server:
-    """Serve one beat's metrics and health checks on ``conf.metrics_port``.
-
-    Raises :exc:`ConfigurationError` if the port is in use.
-    """
+    """Serve one beat's metrics; raise :exc:`ConfigurationError` if the port is in use."""
     assert conf.metrics_port is not None
     # The beat's own store is not thread-safe, and counts the beat's round trips.
     store = store_of(conf.app, client)
@@ -316,10 +313,7 @@ def serve_beat(conf: RedBeatConfig, client: Any, health: BeatHealth, totals: Tot
 
 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
-    """Serve the metrics of all beats of a schedule, as Redis has them.
-
-    Raises :exc:`ConfigurationError` if the port is in use.
-    """
+    """Serve the metrics that Redis has; raise :exc:`ConfigurationError` if the port is in use."""
     conf, store = ensure_conf(app), store_of(app)
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
     alive = ProbeResult(True, "the exporter is running")

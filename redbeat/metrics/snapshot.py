@@ -106,14 +106,9 @@ def _without_disabled(counts: reading.Counts, store: reading.Reading) -> reading
 class Snapshot:
     """The state of a schedule at one moment.
 
-    Attributes:
-        counts: the numbers of entries by state, and the running beats.
-        stats: the counters of all beats, by field.
-        clock_offset: the clock of this host minus the clock of Redis, in seconds.
-        lock_left: seconds until the lock expires, None if the lock is free or off.
-        shared: whether the lock is off, so that all beats share the work.
-        overdue: the entries without a success within their ``expect_within``.
-        problems: what is wrong with the schedule.
+    ``clock_offset`` is this host's clock minus the clock of Redis, in seconds. ``lock_left`` is how
+    many seconds the lock still lasts, None if it is free or off. ``shared`` is whether it is off,
+    so that all beats share the work.
     """
 
     counts: reading.Counts

@@ -298,7 +298,6 @@ def preview() -> ResponseReturnValue:
 
 @forms.post("/new/preview")
 def preview_new() -> ResponseReturnValue:
-    """Show the next runs of a new entry, without saving it."""
     return _page(None, EntryForm.read(request.form))
 
 

@@ -154,10 +154,7 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
 
 
 def entry_or_error(name: str) -> Any:
-    """Return an entry; abort with 404 if there is none, and with 409 if it cannot be read.
-
-    Takes one round trip.
-    """
+    """Return an entry; abort with 404 if there is none, and with 409 if it cannot be read."""
     _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
 

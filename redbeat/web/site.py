@@ -165,10 +165,7 @@ TEXTS: Final = {
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
-    """Return an error page.
-
-    A GET request for the URL of an action is redirected to the page of the entry, or to the list.
-    """
+    """Return an error page; redirect a GET request for the URL of an action."""
     if error.code == 405 and request.method in auth.SAFE_METHODS and not auth.wants_json():
         name = request.args.get("name")
         return redirect(values.entry_url(name) if name else url_for("listing.index"), 303)
@@ -224,10 +221,7 @@ class Threads(ThreadedTaskDispatcher):
 
 
 class Served:
-    """The dashboard and its server socket; raises OSError if the address is not available.
-
-    ``limits`` override :data:`LIMITS`.
-    """
+    """The dashboard and its server socket; raises OSError if the address is not available."""
 
     def __init__(self, schedule: Schedule, access: auth.Access, port: int, **limits: int) -> None:
         app = create_app(schedule, access)

@@ -99,10 +99,7 @@ class Chart(NamedTuple):
 
 
 def value_axis(highest: float, smallest: float, unit: str) -> tuple[float, list[Tick]]:
-    """Return the end of an axis that begins at 0, and its labels.
-
-    They are round numbers, at least ``smallest`` apart.
-    """
+    """Return the end of an axis from 0, and its labels: round numbers, at least this far apart."""
     rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999999)
@@ -112,10 +109,7 @@ def value_axis(highest: float, smallest: float, unit: str) -> tuple[float, list[
 
 
 def time_axis(start: datetime, length: timedelta, step: timedelta, form: str) -> list[Tick]:
-    """Return labels at multiples of ``step`` after midnight, by the wall clock.
-
-    ``form`` is a format of ``strftime``.
-    """
+    """Label the multiples of ``step`` after midnight on the wall clock, by ``strftime(form)``."""
     zone = wall_zone(start.tzinfo or UTC)
     midnight = start.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
     walls = [midnight + number * step for number in range((DAY + length) // step + 1)]
@@ -129,10 +123,7 @@ def clock(instant: datetime) -> str:
 
 
 def load_chart(counts: Sequence[int], start: datetime, span: Span) -> Chart:
-    """Return a bar chart of the number of runs in the periods of a span.
-
-    Times are in the zone of ``start``, where the first period begins.
-    """
+    """Times are in the zone of ``start``, where the first period begins."""
     edges = [
         clock((start.astimezone(UTC) + number * span.bar).astimezone(start.tzinfo))
         for number in range(len(counts) + 1)
