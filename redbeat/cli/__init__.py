@@ -60,7 +60,6 @@ class LazyGroup(DYMGroup):
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands below the headings of their groups."""
         width = max(map(len, COMMANDS))
         for title, names in GROUPS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
@@ -70,7 +69,6 @@ class LazyGroup(DYMGroup):
                 )
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the exit codes below the commands."""
         codes: dict[int, str] = import_module("redbeat.cli.command").EXIT_CODES
         with formatter.section("Exit codes of all commands"):
             formatter.write_dl([(str(code), meaning) for code, meaning in codes.items()])

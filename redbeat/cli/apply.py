@@ -121,7 +121,6 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
 
 
 def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
-    """Print the planned changes, and return them."""
     schedule = console.schedule
     try:
         content = read_entry_file(schedule, file, sys.stdin.buffer)

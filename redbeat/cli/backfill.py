@@ -130,7 +130,6 @@ def _report_plan(
 
 
 def progress_text(console: Console, one: Backfill, zone: tzinfo | None = None) -> str:
-    """Return the progress as text, with times in ``zone`` or the app's zone."""
     span = f"{console.time(one.since, zone)} to {console.time(one.until, zone)}"
     if one.finished:
         return f"{span}: {one.sent} of {one.total} runs sent, finished"

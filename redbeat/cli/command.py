@@ -299,13 +299,13 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
 EX_FAILED: Final = 1
 EX_UNHEALTHY: Final = EX_FAILED
 EX_USAGE: Final = 2
-#: ``plan --detailed-exitcode`` exits so if something would change.
+#: The exit code of ``plan --detailed-exitcode`` if something would change.
 EX_DIFFERENT: Final = EX_USAGE
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
 EX_UNREADABLE: Final = 5
 
-#: As the help and the manual list them.
+#: The exit codes of all commands, as the help and the manual list them.
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
     EX_FAILED: "the command found problems, failed, or was not confirmed with yes",

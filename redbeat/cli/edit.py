@@ -42,7 +42,6 @@ TYPES: Final = {"instant": options.TIME, "count": click.INT, "seconds": options.
 
 
 def field_option(name: str) -> Callable[[Any], Any]:
-    """Return the option of a policy field, made from the field's description."""
     about = FIELDS[name].metadata
     type_, add = about["type"], schedule_option if name in SCHEDULE_FIELDS else policy_option
     return add(

@@ -220,7 +220,6 @@ def import_(
 def _source(
     console: Console, file: str | None, file_format: str, database: str | None
 ) -> tuple[str, Iterator[Incoming]]:
-    """Return the name of the source for messages, and its entries."""
     if database is not None and (file_format != DJANGO or file is not None):
         problem = f"only works with --format {DJANGO} and without FILE"
         raise option_error(console.ctx, "database", problem)

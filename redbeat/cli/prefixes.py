@@ -199,7 +199,6 @@ def _sizes(client: Any, places: Layout) -> list[int]:
 
 
 def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
-    """Return how many entries each shard of ``target`` would have."""
     sizes = [0] * target.shards
     for prefix in source.prefixes:
         for part in _store(client, prefix).scan():

@@ -208,7 +208,6 @@ def _changes(
     file_format: str,
     values: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the new rules by entry name, from the options or the file."""
     given = [name for name, value in values.items() if value not in (None, ())]
     if given and file is not None:
         problem = f"give --file or --{given[0]}, not both"

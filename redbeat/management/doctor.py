@@ -53,7 +53,7 @@ REPAIRS: Final[dict[str, Callable[[Store, list[str]], Any]]] = {
 
 
 def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
-    """Yield the problems of a schedule, and repair them if ``fix`` is true and it is possible.
+    """Yield the problems of a schedule; with ``fix``, repair those that are fixable.
 
     Raises :exc:`ConfigurationError` for invalid settings. Imports the app's task modules, and waits
     a second for the answers of workers. Takes one round trip for the calendars, one for the number

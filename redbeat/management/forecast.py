@@ -463,7 +463,6 @@ def past_load(
 def first_runs(
     entry: RedBeatSchedulerEntry, since: datetime, until: datetime, number: int
 ) -> list[datetime]:
-    """Return when the first ``number`` runs in a period are due."""
     return list(islice(takewhile(partial(gt, until), due_times(entry, since)), number))
 
 

@@ -22,7 +22,7 @@ from redbeat.errors import described, reason_of
 from redbeat.metrics.problems import Finding, finding
 from redbeat.printing import encodable, plural
 
-#: Celery's own tasks, which every app has, begin so.
+#: How the names of Celery's own tasks begin, which every app has.
 BUILT_IN: Final = "celery."
 
 #: What the functions in :func:`known_options` accept and an entry cannot set.
@@ -102,7 +102,6 @@ class UsedNames:
 
 
 def who(names: Sequence[str]) -> str:
-    """Return the first name, and how many others there are."""
     first, *others = names
     more = plural(len(others), "other entry", "other entries")
     return f"{first} and {more}" if others else first

@@ -119,7 +119,6 @@ def upcoming() -> ResponseReturnValue:
 
 @api.get("/timeline")
 def timeline() -> ResponseReturnValue:
-    """Return the number of runs in each minute of a period."""
     try:
         span = seconds_from(request.args.get("span", "1h"))
     except ValueError as error:
@@ -150,7 +149,6 @@ def calendars() -> ResponseReturnValue:
 
 @api.get("/entries")
 def entries() -> ResponseReturnValue:
-    """Return a page of entries, with the cursor of the next page."""
     limit = _limit()
     found = find.browse(schedule, query_of(request.args), request.args.get("after"), limit)
     if found.cut and not found.after:

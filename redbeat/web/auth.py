@@ -31,7 +31,6 @@ logger = get_logger("redbeat.web")
 
 
 def audit(action: str, name: str) -> None:
-    """Log an action on an entry, with the user and the client's address."""
     user = printable(user_name() or "anonymous")
     logger.info("%s: %.300s %.200r, from %s", user, action, name, client_address())
 
@@ -137,7 +136,7 @@ TOKEN_USER: Final = "token"
 #: Maximum number of users who are signed in. One more ends the oldest sign-in.
 MAX_SIGN_INS: Final = 1000
 
-#: Nobody guesses a token of this length in characters, so wrong ones before it don't matter.
+#: A token of this length, in characters, cannot be guessed, so wrong ones before it don't matter.
 LONG_TOKEN: Final = 20
 
 #: Maximum number of wrong credentials from one client, and from all unknown clients together.

@@ -40,7 +40,7 @@ PREVIEWED: Final = 10
 SUGGESTED: Final = 500
 
 
-#: How the text of a field is read that is more than text, and what an error calls it.
+#: The kinds of fields that are more than text: what reads them, and what an error calls them.
 READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "json": (json.loads, "JSON"),
     "count": (int, "a whole number"),
