@@ -1,7 +1,4 @@
-"""RedBeat's schedule types, a registry for custom types, and the search for the next run.
-
-Programs that were written for RedBeat 2 import the names in ``__all__`` from this module.
-"""
+"""RedBeat's schedule types. Programs written for RedBeat 2 import these names from here."""
 
 from __future__ import annotations
 

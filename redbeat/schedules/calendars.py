@@ -1,4 +1,4 @@
-"""Calendars: named sets of days on which entries do not run. This module does not access Redis."""
+"""Calendars: named sets of days on which entries don't run. Nothing here asks Redis."""
 
 from __future__ import annotations
 
@@ -23,46 +23,44 @@ from .ical import from_ical
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule, rruleset
 
-#: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
-#: A moved occurrence keeps its wall-clock time. Its new day is the next or the previous day that is
-#: not excluded.
+#: Whether an occurrence on an excluded day is skipped, or moved to the next or previous day that
+#: isn't excluded. A moved occurrence keeps its wall-clock time.
 OnExcluded = Literal["skip", "next", "previous"]
 
-#: Maximum number of days and rules in one calendar.
+#: The most days and rules, together, in one calendar.
 MAX_DAYS: Final = 4000
 
-#: An occurrence moves by at most this number of days.
+#: The most days that an occurrence can move.
 MOST_MOVED: Final = 1100
 
-#: The steps to look up a day in the calendars, and to move a run.
+#: Steps: to look up a day in the calendars, and to move a run.
 OF_DAY, OF_RUN = 6, 6
 
-#: The steps to read a rule, to see that it does not contain a day, and to find that it may.
+#: Steps: to read a rule, to see that it can't contain a day, and to find out whether it does.
 READ, PASSED, SEARCHED = 30, 6, 60
 
 #: What :exc:`TooManyStepsError` says about a calendar with too many rules.
 READING: Final = ("rules", "the rules of a calendar", "give fewer rules and dates")
 
-#: A day, or a pair of the first and the last day of a span.
-#: A day is a ``date`` or a string in ISO 8601.
+#: A day, or the first and last day of a span. A day is a ``date`` or a string in ISO 8601.
 Days = date | str | Sequence["date | str"]
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """A named set of days on which the entries with this calendar do not run.
+    """A named set of days on which the entries with this calendar don't run.
 
     Arguments:
-        name: the name of the calendar.
-        days: excluded days, each as a ``date`` or a string in ISO 8601, and excluded spans, each as
-            a pair of the first and the last day. A time with a time zone means its day in ``zone``;
-            the second time of a pair is exclusive.
-        rules: the rules whose occurrences are excluded days, each as RFC 5545 text such as
-            ``"FREQ=WEEKLY;BYDAY=SA,SU"``, or as an ``rrule`` or ``rruleset``.
-        zone: the IANA name of the time zone in which the days begin and end; None for the time zone
-            of each entry.
+        name: the calendar's name, without commas.
+        days: excluded days, each a ``date`` or a string in ISO 8601, and excluded spans, each a
+            pair of its first and last day. A time with a time zone means its day in ``zone``; the
+            second time of a pair is exclusive.
+        rules: rules whose occurrences are excluded days, each RFC 5545 text such as
+            ``"FREQ=WEEKLY;BYDAY=SA,SU"``, an ``rrule`` or an ``rruleset``.
+        zone: the IANA name of the time zone in which the days begin and end; None for each entry's
+            own time zone.
 
-    Raises :exc:`InvalidEntryError` with the name of the invalid argument.
+    Raises :exc:`InvalidEntryError`, which names the invalid argument.
     """
 
     name: str
@@ -71,7 +69,7 @@ class Calendar:
     zone: str | None = None
     _spans: list[tuple[date, date]] = field(init=False, repr=False, compare=False)
     _schedules: list[rrule | rruleset] = field(init=False, repr=False, compare=False)
-    #: A cache: day -> whether the calendar excludes it.
+    #: A cache: day -> whether it's excluded.
     _known: dict[date, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,7 +98,6 @@ class Calendar:
         set_field(self, "days", tuple(_plain(*span) for span in self._spans))
 
     def excludes(self, day: date) -> bool:
-        """Return whether the calendar excludes ``day``."""
         if day not in self._known:
             if len(self._known) > MAX_DAYS:
                 self._known.clear()
@@ -111,11 +108,10 @@ class Calendar:
         return self._known[day]
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the calendar that are stored in Redis, as a dict of JSON values."""
+        """Return what Redis stores of the calendar, as a dict of JSON values."""
         return {"days": list(self.days), "rules": list(self.rules), "zone": self.zone}
 
     def to_json(self) -> str:
-        """Return the JSON text of the calendar that is stored in Redis."""
         return json.dumps(self.fields())
 
     @classmethod
@@ -124,13 +120,14 @@ class Calendar:
     ) -> Calendar:
         """Return a calendar that excludes the days of the events in an iCalendar file.
 
-        ``text`` is the content of the file. A time of an event is converted to ``zone`` before the
-        days are cut; without ``zone``, the days are those of the event's own time zone. An event
-        that touches a part of a day excludes the day. Cancelled events are left out; what cannot be
-        read, such as a to-do or an ``EXRULE``, is an error. Events before last year, and events ten
-        or more years after this year, are ignored; the year of ``now`` (default: today) counts as
-        this year. Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra
-        ``calendars`` is not installed.
+        ``text`` is the file's content. An event that touches a part of a day excludes the whole
+        day. Times are converted to ``zone`` before the days are cut; without ``zone``, the days are
+        those of each event's own time zone. Cancelled events are left out. What can't be read, such
+        as a to-do or an ``EXRULE``, is an error. Events before last year are ignored, and so are
+        events ten or more years after this one; ``now`` (default: today) says which year it is.
+
+        Raises :exc:`InvalidEntryError` if the text can't be read, or if the extra ``calendars``
+        isn't installed.
         """
         key = cls(name, zone=zone).zone
         of_calendar = None if key is None else zone_named(key)
@@ -140,10 +137,7 @@ class Calendar:
 
     @classmethod
     def from_fields(cls, name: str, fields: Mapping[str, Any]) -> Calendar:
-        """Return the calendar for a name and its stored fields.
-
-        Raises :exc:`DecodeError` if the name or a field is invalid.
-        """
+        """Return the calendar with stored fields; raise :exc:`DecodeError` if one is invalid."""
         try:
             return cls(name, fields["days"], fields["rules"], fields["zone"])
         except InvalidEntryError as error:
@@ -168,7 +162,7 @@ def _span(days: Any, zone: tzinfo | None) -> tuple[date, date]:
 
 
 def _date(day: Any, zone: tzinfo | None) -> date:
-    """Return the day of ``zone`` that a day or a time is; without ``zone``, the day as written."""
+    """Return the day of a time in ``zone``; without ``zone``, the day as it is written."""
     try:
         moment = time_from(day)
     except ValueError as error:
@@ -213,12 +207,9 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 @dataclass(eq=False)
 class Exclusion:
-    """Computes the occurrences of an entry that names calendars.
+    """Finds the occurrences of an entry with calendars, whose time zone is ``zone``.
 
-    Attributes:
-        calendars: the calendars that the entry names.
-        zone: the time zone of the entry.
-        on_excluded: one of the values of :data:`OnExcluded`.
+    ``on_excluded`` is one of :data:`OnExcluded`.
     """
 
     calendars: Sequence[Calendar]
@@ -229,7 +220,6 @@ class Exclusion:
 
     @bounded
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
-        """Return the first occurrence after ``after``, or None if no occurrence follows."""
         if self.on_excluded != "skip":
             return self._next_moved(schedule, after)
         found = next_run(schedule, after, self.zone)
@@ -256,18 +246,17 @@ class Exclusion:
     def count_runs(
         self, schedule: BaseSchedule, first: datetime, until: datetime, limit: int
     ) -> int:
-        """Return the number of occurrences in ``(first, until]``, at most ``limit``."""
+        """Count the occurrences in ``(first, until]``, up to ``limit``."""
         count, found = 0, self.next_run(schedule, first)
         while found is not None and found <= until and count < limit:
             count, found = count + 1, self.next_run(schedule, found)
         return count
 
     def excludes(self, instant: datetime) -> bool:
-        """Return whether a calendar excludes the day of ``instant``."""
         return self._excluded_day(instant) is not None
 
     def _excluded_day(self, instant: datetime) -> tuple[date, tzinfo] | None:
-        """Return the day that excludes ``instant``, and its time zone; None if there is none."""
+        """Return the excluded day of ``instant`` and the time zone of the day, or None."""
         spend(OF_DAY, self._about)
         for calendar in self.calendars:
             zone = self.zone if calendar.zone is None else zone_named(calendar.zone)
@@ -277,9 +266,9 @@ class Exclusion:
         return None
 
     def _excluded_span(self, instant: datetime) -> tuple[datetime, datetime]:
-        """Return the begin and the end of the consecutive excluded days around ``instant``.
+        """Return the begin and end of the consecutive excluded days around ``instant``.
 
-        Both are ``instant`` if its day is not excluded. The span begins at most :data:`MOST_MOVED`
+        Both are ``instant`` if its day isn't excluded. The span begins at most :data:`MOST_MOVED`
         days before ``instant``.
         """
         begin, end = self._span
@@ -306,11 +295,11 @@ class Exclusion:
         return "exclude", what, "exclude fewer days, or skip their runs"
 
     def _moved(self, occurrence: datetime) -> datetime | None:
-        """Return ``occurrence``, moved to the next or previous day that is not excluded.
+        """Return ``occurrence``, moved to the next or previous day that isn't excluded.
 
-        Returns None if all days within :data:`MOST_MOVED` days are excluded.
+        Returns None if there's no such day within :data:`MOST_MOVED` days.
         """
-        # A step is in wall-clock time, so the time of day does not change.
+        # Steps are in wall-clock time, so the time of day stays the same.
         local, moved = occurrence.astimezone(self.zone), 0
         while self.excludes(occurrence):
             begin, end = (at.astimezone(self.zone) for at in self._excluded_span(occurrence))
@@ -328,10 +317,9 @@ class Exclusion:
     def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
 
-        The search begins before the excluded days around ``after``, because an occurrence before
-        ``after`` may move to an instant after ``after``. The search continues until
-        :meth:`_last_to_search`, because an occurrence after the best result so far may move to an
-        instant before this result.
+        An occurrence before ``after`` may move to an instant after it, so the search begins before
+        the excluded days around ``after``. A later occurrence may move to before the best result so
+        far, so the search goes on until :meth:`_last_to_search`.
         """
         best, last, stuck = None, END, False
         found = next_run(schedule, self._excluded_span(after - DAY)[0] - DAY, self.zone)
@@ -347,5 +335,5 @@ class Exclusion:
         return best
 
     def _last_to_search(self, best: datetime) -> datetime:
-        """Return a bound: occurrences after the bound cannot move to a time before ``best``."""
+        """No occurrence after the returned instant can move to before ``best``."""
         return best if self.on_excluded == "next" else self._excluded_span(best + DAY)[1] + DAY

@@ -1,4 +1,4 @@
-"""Crontabs in which ``H`` is a number that depends on the entry name, to spread runs over time."""
+"""Crontabs in which ``H`` is a number that depends on the entry's name, to spread runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from celery.schedules import crontab
 from redbeat.config import App
 from redbeat.errors import InvalidEntryError
 
-#: The lowest and the highest value of ``H`` in each crontab field.
-#: The highest day of the month is 28, because every month has a day 28.
+#: The lowest and highest ``H`` of each field. Every month has a day 28.
 RANGES: Final = {
     "minute": (0, 59),
     "hour": (0, 23),
@@ -29,8 +28,8 @@ HASH: Final = re.compile(r"H(?:\((\d{1,2})-(\d{1,2})\))?(?:/(\d{1,2}))?")
 def spread_fraction(name: str) -> float:
     """Return a number in ``[0, 1)`` that depends only on ``name``.
 
-    The number is computed with CRC-32. For names that differ only in a number, such as ``job1`` and
-    ``job2``, CRC-32 spreads the results more evenly than a cryptographic hash.
+    It's a CRC-32, which spreads names that differ only in a number, such as ``job1`` and ``job2``,
+    more evenly than a cryptographic hash.
     """
     return crc32(name.encode("utf-8", "backslashreplace")) / 2**32
 
@@ -42,7 +41,6 @@ def hash_fraction(text: str) -> float:
 
 
 def has_hash(text: Any) -> bool:
-    """Return whether ``text``, which is one or more crontab fields, contains ``H``."""
     return isinstance(text, str) and re.search(r"(?<![A-Za-z])H(?![A-Za-z])", text) is not None
 
 
@@ -55,12 +53,12 @@ def hashed_crontab(
     month_of_year: str | int = "*",
     app: App | None = None,
 ) -> crontab:
-    """Return a Celery crontab in which a number replaces each ``H``.
+    """Return a Celery crontab in which each ``H`` is replaced by a number.
 
-    The number for an ``H`` depends on the entry name ``name`` and is the same for all runs. For
-    example, ``hashed_crontab("report")`` runs each hour, at a minute that depends on "report".
-    ``H(0-5)`` is a number from 0 to 5. ``H/15`` is every fifteenth value, beginning with one of the
-    first 15 values. Raises :exc:`InvalidEntryError` with the name of the invalid field.
+    The number depends on the entry's ``name`` and never changes: ``hashed_crontab("report")`` runs
+    each hour, at a minute that "report" determines. ``H(0-5)`` is a number from 0 to 5. ``H/15`` is
+    every fifteenth value, beginning with one of the first 15. Raises :exc:`InvalidEntryError` with
+    the name of the invalid field.
     """
     texts = zip(RANGES, (minute, hour, day_of_week, day_of_month, month_of_year), strict=True)
     fields = {field: _resolved(name, field, text) for field, text in texts}
@@ -88,8 +86,7 @@ def _part(name: str, field: str, part: str) -> str:
     if match[3] and not 0 < step <= last - first + 1:
         problem = f"the step of {part!r:.30} must be from 1 to {last - first + 1}"
         raise InvalidEntryError(field, problem)
-    # Each field except the minute has a separate hash, so that its number does not depend on the
-    # minute.
+    # Other fields have hashes of their own, so that they don't follow from the minute.
     fraction = spread_fraction(name) if field == "minute" else hash_fraction(f"{field} {name}")
     value = first + int(fraction * (step or last - first + 1))
     return f"{value}-{last}/{step}" if step else str(value)

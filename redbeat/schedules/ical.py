@@ -1,4 +1,4 @@
-"""Parse RFC 5545 text with lines of ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
+"""Reads RFC 5545 text: lines with ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from redbeat.calendar.zones import EPOCH, UTC, time_from, zone_named
 
 from .rule import MAX_DATES, MOMENT, rrule, rruleset
 
-#: The parts of a rule that are lists of numbers, and the name of each part in dateutil.
+#: The parts of a rule that are lists of numbers -> their names in dateutil.
 NUMBERS = {name.upper(): name for name in RANGES}
 PROPERTIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
-#: The parameters of a property that are read or have no meaning.
+#: Parameters of properties that are read, or that mean nothing.
 PARAMETER = re.compile(r"TZID=.*|VALUE=DATE(-TIME)?|X-.*", re.IGNORECASE)
 MAX_CHARACTERS = 150_000
 
@@ -27,9 +27,9 @@ MAX_CHARACTERS = 150_000
 def from_ical(text: str) -> rrule | rruleset:
     """Return the schedule that the RFC 5545 ``text`` describes.
 
-    Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if ``DTSTART``
-    is missing. A rule without ``DTSTART`` starts in 1970 and must not have a ``COUNT``. Raises
-    ``ValueError`` with the name of the invalid part if the text is invalid.
+    Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if there's no
+    ``DTSTART``. A rule without one starts in 1970, and must not have a ``COUNT``. Raises
+    ``ValueError`` with the name of the invalid part.
     """
     lines = _lines(text)
     starts = [line for line in lines if line[0] == "DTSTART"]
@@ -93,7 +93,7 @@ def _moments(line: Line, zone: tzinfo) -> list[datetime]:
 
 
 def _exceptions(line: Line, zone: tzinfo, rules: Iterable[rrule]) -> list[datetime]:
-    """Return the times of an EXDATE; refuse a day of which ``rules`` have other times."""
+    """Return the times of an EXDATE; refuse a day on which ``rules`` have other times."""
     moments = _moments(line, zone)
     for text, day in zip(line[2].split(","), moments, strict=True):
         for rule in rules if "T" not in text.upper() else ():

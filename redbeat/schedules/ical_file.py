@@ -1,7 +1,7 @@
 """Reads the events of iCalendar files, and refuses what the packages for them leave out.
 
-The packages go through all occurrences from the start of a rule, and a rule that never occurs keeps
-them busy until the year 9999.
+These packages go through all occurrences from the start of a rule, and a rule that never occurs
+keeps them busy until the year 9999.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from redbeat.errors import InvalidEntryError
 from .ical import from_ical
 from .rule import rrule
 
-#: Matches a line with a rule; long lines are folded.
+#: A line with a rule, in unfolded text.
 RULE: Final = re.compile(
     r"""^[^\S\n]*(?:RRULE|EXRULE)[^\S\n]*(?:;(?:"[^"\n]*"|[^":\n])*)?:(.*)""",
     re.IGNORECASE | re.MULTILINE,
 )
 FOLD: Final = re.compile(r"(?:\r?\n)+[ \t]")
-#: The parts of a rule that end it.
 ENDS: Final = re.compile(r"(?:COUNT|UNTIL)\s*=[^;]*;?", re.IGNORECASE)
 
-#: The components that have days, and those that may be inside of them or describe their zones.
+#: The components that have days, and those inside of them or with their time zones.
 COMPONENTS: Final = ("VCALENDAR", "VEVENT", "VALARM", "VTIMEZONE", "STANDARD", "DAYLIGHT")
 
-#: The properties of an event that decide on its days. An error in another one, such as
-#: ``CREATED:00001231T000000Z``, is not reported.
+#: The properties that decide on an event's days. An error in another one, such as
+#: ``CREATED:00001231T000000Z``, isn't reported.
 DECIDING: Final = (
     *("", "DTEND", "DTSTART", "DURATION"),
     *("EXDATE", "RDATE", "RECURRENCE-ID", "RRULE", "SEQUENCE"),
 )
 
-#: Events that begin ``YEARS`` or more years after this year are ignored.
+#: Events this many years after the current one, or more, are ignored.
 YEARS: Final = 10
 
 
 def events_in(text: str | bytes, now: date) -> list[tuple[date, date]]:
-    """Return the start and the last instant or day of each event from last year on.
+    """Return the first and last day or instant of each event from last year on.
 
-    Raises :exc:`InvalidEntryError` if the text cannot be read.
+    Raises :exc:`InvalidEntryError` if the text can't be read.
     """
     try:
         import icalendar  # noqa: PLC0415 - libraries of an extra
@@ -76,7 +75,7 @@ def events_in(text: str | bytes, now: date) -> list[tuple[date, date]]:
 
 
 def _span(event: Any) -> tuple[date, date]:
-    """Return the start and the last instant or day of an event, whose end is exclusive."""
+    """Return the first and last day or instant of an event; its end in iCalendar is exclusive."""
     start, end = event["DTSTART"].dt, event["DTEND"].dt
     return start, max(start, end - (TICK if isinstance(end, datetime) else DAY))
 
@@ -84,16 +83,15 @@ def _span(event: Any) -> tuple[date, date]:
 def _named_offsets(text: str) -> str:
     """Return iCalendar text in which each offset of a custom time zone has a name.
 
-    The packages take a zone whose offsets have no names, such as those of Outlook, for none, and
-    move its times to the ``X-WR-TIMEZONE`` of the file. If there is a name, it comes later and
-    counts.
+    The packages ignore a zone whose offsets have no names, such as Outlook's, and read its times in
+    the file's ``X-WR-TIMEZONE``. If an offset has a name of its own, that comes later and wins.
     """
     named = r"\g<0>\nTZNAME:\1"
     return re.sub(r"(?im)^BEGIN:(STANDARD|DAYLIGHT)\r?$", named, text.removeprefix("\ufeff"))
 
 
 def _check_rules(text: str) -> None:
-    """Raise :exc:`InvalidEntryError` for a rule, of an event or a zone, that takes too long."""
+    """Refuse a rule, of an event or a time zone, that would take the packages too long."""
     for text_of_rule in RULE.findall(FOLD.sub("", text)):
         problem = ""
         try:
@@ -110,10 +108,7 @@ def _check_rules(text: str) -> None:
 
 
 def _check_complete(parsed: Any, text: str) -> None:
-    """Raise ``ValueError``, with line and property, for a part that would be left out.
-
-    ``parsed`` is the calendar that the package ``icalendar`` has read in ``text``.
-    """
+    """Raise ``ValueError``, with line and property, for what ``parsed`` lacks of ``text``."""
     problems = (_left_out(component) for component in parsed.walk())
     for name, value, problem in chain(*problems, _left_out_of_series(parsed.walk("VEVENT"))):
         pattern = f"^{re.escape(name)}.*{re.escape(value)}"
@@ -123,7 +118,7 @@ def _check_complete(parsed: Any, text: str) -> None:
 
 
 def _left_out(component: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield the name and the value of each property that would be left out, and the problem."""
+    """Yield the name and value of each property that would be left out, and the problem."""
     kind = component.name
     if kind not in COMPONENTS and not kind.startswith("X-"):
         yield "BEGIN", kind, f"{kind} has no days; only events (VEVENT) have; remove it"
@@ -148,7 +143,7 @@ def _left_out_of_event(event: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _left_out_of_series(events: list[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what the packages leave out of events with the same ``UID``."""
+    """Yield what the packages leave out of several events with the same ``UID``."""
     series: dict[Any, Any] = {}
     for event in events:
         if "RECURRENCE-ID" in event:
@@ -160,7 +155,7 @@ def _left_out_of_series(events: list[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _moments(event: Any) -> Iterator[tuple[str, str, datetime | time]]:
-    """Yield the name, the ``TZID`` and the value of each time in the properties of an event."""
+    """Yield the name, the ``TZID`` and the value of each time in an event's properties."""
     for name in DECIDING:
         values = event.get(name, [])
         for value in values if isinstance(values, list) else [values]:

@@ -1,7 +1,7 @@
-"""Compute the next run of a schedule after a given instant.
+"""Finds the runs of a schedule after a given instant.
 
-Only custom schedule classes read a clock, because they compute their next run themselves; see
-:func:`asks_itself`.
+A clock is read only for custom schedule classes, because they compute their next run themselves;
+see :func:`asks_itself`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from redbeat.calendar.zones import UTC, as_utc, plain_datetime, wall_zone
 from .rule import RuleSchedule, clocked, rrule, rruleset
 
 ZERO = timedelta(0)
-#: The largest difference between two estimates of one instant by a schedule that reads a clock.
+#: How far apart a schedule that reads a clock may put one and the same instant.
 CLOCK_NOISE = timedelta(milliseconds=1)
-#: Maximum number of attempts to read a clock without an interruption.
 CLOCK_READS = 5
 
-#: The shortest allowed interval, which is the precision with which Celery's beat waits.
-#: RedBeat uses ``MIN_EVERY`` in place of a shorter interval, of 0 or even less.
+#: The shortest interval, which is the precision with which Celery's beat waits. It replaces any
+#: shorter one, also 0 and negative ones.
 MIN_EVERY = timedelta(milliseconds=10)
 
-#: :func:`count_runs` counts at most this number of runs of a solar schedule.
 SOLAR_LIMIT = 10
-#: The steps of a search for one run, except the steps that a rule or the sun needs.
+#: Steps of a search for one run, without those that a rule or the sun needs.
 RUN = 4
-#: The steps of Celery's search for the next run of a relative interval.
+#: Steps of Celery's search for the next run of a relative interval.
 RELATIVE = 30
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
@@ -48,13 +46,12 @@ Finder = Callable[[Any, datetime, "tzinfo | None"], "datetime | None"]
 def next_run(
     schedule: BaseSchedule, after: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
-    """Return the first run of ``schedule`` strictly after the aware datetime ``after``, in UTC.
+    """Return the first run of ``schedule`` after ``after``, in UTC, or None if no run is left.
 
-    Returns None if no run is left. The next run of an interval is one interval after ``after``.
-    Crontabs and relative intervals use wall-clock time in ``timezone`` (default: the time zone of
-    the schedule's app). Rules use the time zone of their ``dtstart``. A schedule for which
-    :func:`asks_itself` returns True uses its own clock. Raises ``ValueError`` if ``after`` is
-    naive.
+    An interval runs next one interval after ``after``. Crontabs and relative intervals use
+    wall-clock time in ``timezone`` (default: that of the schedule's app), rules that of their
+    ``dtstart``. A schedule for which :func:`asks_itself` is true uses its own clock. Raises
+    ``ValueError`` if ``after`` is naive.
     """
     spend(RUN)
     find = finder_of(schedule) or _next_of_custom
@@ -67,8 +64,7 @@ def latest_run(
 ) -> datetime | None:
     """Return the last run of ``schedule`` in ``(after, until]``, in UTC, or None.
 
-    An interval schedule runs one interval after ``after``, two intervals after ``after``, and so
-    on.
+    An interval runs one interval after ``after``, two intervals after it, and so on.
     """
     finder = finder_of(schedule) or _next_of_custom
     after, until = as_utc(after), as_utc(until)
@@ -85,13 +81,13 @@ def run_before(
 ) -> datetime:
     """Return the last run of an interval schedule before ``before``, in UTC.
 
-    ``anchor`` is the time of any run of ``schedule`` at or after ``before``.
+    ``anchor`` is any of its runs at or after ``before``.
     """
     anchor, before, step = as_utc(anchor), as_utc(before), _step(schedule)
     if not schedule.relative:
         return anchor - ((anchor - before) // step + 1) * step
     step = _rounded(step)
-    # A DST change makes a step of a day or more longer or shorter, so start one step earlier than
+    # DST makes some steps of a day or more longer or shorter, so start one step earlier than
     # without DST.
     start = _shifted(anchor, -((anchor - before) // step + 2), step, timezone or schedule.tz)
     return _latest_relative(schedule, start, before - TICK, timezone) or start
@@ -105,13 +101,12 @@ def count_runs(
     limit: int,
     timezone: tzinfo | None = None,
 ) -> int:
-    """Return the number of runs of ``schedule`` in ``(after, until]``.
+    """Count the runs of ``schedule`` in ``(after, until]``.
 
-    If ``schedule`` is an interval that is not relative, the runs are one interval after ``after``,
-    two intervals after ``after``, and so on. The number of runs of an interval that is not relative
-    is computed without a search, and ``limit`` is ignored. The runs of all schedules except
-    intervals are counted one by one, up to ``limit``. The runs of a solar schedule are counted only
-    up to :data:`SOLAR_LIMIT`, because each search for a solar event is expensive.
+    An interval that isn't relative runs one interval after ``after``, two intervals after it, and
+    so on; this number is computed without a search, and ``limit`` is ignored. The runs of all other
+    schedules are counted one by one, up to ``limit``. Those of a solar schedule are counted only up
+    to :data:`SOLAR_LIMIT`, because the search for an event of the sun is expensive.
     """
     finder, count = finder_of(schedule) or _next_of_custom, 0
     if finder is _next_solar:
@@ -127,21 +122,17 @@ def count_runs(
 
 
 def asks_itself(schedule: BaseSchedule) -> bool:
-    """Return whether only ``schedule.is_due()`` can compute the next run of the schedule.
+    """Return whether only ``schedule.is_due(last_run_at)`` can compute the next run.
 
-    Returns True for custom schedule classes, for subclasses that override how runs are computed,
-    for objects with a ``nowfun``, and for objects with a ``tz`` that differs from the time zones of
-    the entry and the app. If :func:`asks_itself` returns True, call
-    ``schedule.is_due(last_run_at)``.
+    That's so for custom schedule classes, for subclasses that override how runs are computed, for
+    objects with a ``nowfun``, and for objects whose ``tz`` differs from the time zones of the entry
+    and the app.
     """
     return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:
-    """Return the function that finds the next run of ``schedule``.
-
-    Returns None if :func:`asks_itself` returns True for the schedule.
-    """
+    """Return the function that finds the next run, or None if the schedule :func:`asks_itself`."""
     attributes = schedule.__dict__
     if attributes.get("nowfun") is not None or ("tz" in attributes and _has_own_zone(schedule)):
         return None
@@ -153,9 +144,9 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 
 
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
-    """Return which attributes and methods are lost if ``schedule`` is stored as ``base``.
+    """Return the attributes and methods that are lost if ``schedule`` is stored as ``base``.
 
-    The result contains only names of attributes and methods that influence when the schedule runs.
+    Only those that influence when the schedule runs are named.
     """
     attributes = ["nowfun"] if schedule.__dict__.get("nowfun") is not None else []
     attributes += ["tz"] if _has_own_zone(schedule) else []
@@ -165,8 +156,8 @@ def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
 def in_zone(schedule: Any, zone: tzinfo) -> Any:
     """Return a copy of ``schedule`` that uses ``zone``, the time zone of the entry.
 
-    Only crontabs and intervals can use the time zone of the entry. Returns ``schedule`` unchanged
-    if it is not a crontab or interval, or if it has its own time zone.
+    A crontab or interval with a time zone of its own is returned unchanged, and so are all other
+    schedules, which can't use the entry's time zone.
     """
     has_zone = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
     if has_zone or not isinstance(schedule, (crontab, Interval)):
@@ -177,20 +168,18 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
 
 
 def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
-    """Return ``instant`` in the time zone of ``schedule``.
+    """Return ``instant`` in the time zone of ``schedule``, or unchanged if it has none.
 
-    If ``schedule`` has no time zone, returns ``instant`` unchanged. The time zone of ``instant``
-    matters, because Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
+    This matters because Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
     """
     zone = getattr(schedule, "tz", None)
     return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
 
 
 def _has_own_zone(schedule: Any) -> bool:
-    """Return whether user code set ``tz`` to a time zone that changes the runs of the schedule.
+    """Return whether user code set ``tz`` to a time zone that changes the schedule's runs.
 
-    Unless user code set ``tz``, the cached value of the property ``tz`` is the time zone of the app
-    or of the entry.
+    Otherwise ``tz`` is a cached property, with the time zone of the app or of the entry.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
@@ -212,12 +201,10 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
-    """Return the next run of a relative interval after ``after``, rounded as in Celery."""
     spend(RELATIVE)
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
-    # Celery rounds down, so the run of an interval below a second may be too soon, or not after
-    # ``after``.
+    # Celery rounds down, so an interval below a second may run too soon, or not after ``after``.
     usable = wait > ZERO and (wait >= MIN_EVERY or schedule.run_every >= UNITS[-1])
     return after + (wait if usable else _step(schedule))
 
@@ -239,8 +226,8 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
 def _lead_of(schedule: Any) -> timedelta:
     """Return how far the clock of a schedule is ahead of UTC; zero if it has a time zone.
 
-    Like Celery, this treats a naive time as UTC. A process that is interrupted between the two
-    clocks measures again, because with a wrong lead a run would follow itself.
+    A naive time counts as UTC, as in Celery. A process that is interrupted between reading the two
+    clocks reads them again, because with a wrong lead a run would follow itself.
     """
     lead = ZERO
     for _ in range(CLOCK_READS):
@@ -274,23 +261,21 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (solar, _next_solar),
     *((cls, _next_rule) for cls in (rrule, rruleset, clocked)),
 )
-#: The methods and properties of a schedule class that influence when a schedule runs.
+#: The methods and properties of a class that influence when its schedules run.
 DECIDING_METHODS = (
     *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The name of the attribute of a schedule object that contains the time zone of the entry.
-#: The time zone of an entry is stored in the entry itself, not in its schedule.
+#: The attribute with the entry's time zone, which is stored in the entry, not in its schedule.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
-# A cache: schedule class -> finder. A process has few schedule classes, so the cache stays small.
+# This cache has no limit, because a process has few schedule classes.
 _finders: dict[type, Finder | None] = {}
 
 
 def _computes_as(cls: type, base: type) -> bool:
-    """Return whether ``cls`` is ``base``, or a subclass that computes runs like ``base``."""
     return issubclass(cls, base) and not any(_differs(cls, base, name) for name in DECIDING_METHODS)
 
 
@@ -301,7 +286,7 @@ def _differs(cls: type, base: type, name: str) -> bool:
 def _latest_relative(
     schedule: Any, after: datetime, until: datetime, timezone: tzinfo | None
 ) -> datetime | None:
-    # Jump to a run two or three steps before ``until``, then compute the last runs one by one.
+    # Jump to a run two or three steps before ``until``, and go on one by one.
     latest, following = None, _next_relative(schedule, after, timezone)
     while following <= until:
         spend(RUN)
@@ -320,10 +305,7 @@ def _rounded(step: timedelta) -> timedelta:
 
 
 def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> datetime:
-    """Return ``start`` plus ``slots`` steps; ``slots`` may be negative.
-
-    Steps of a day or more are added in wall-clock time of ``zone``.
-    """
+    """Add steps, which may be negative; those of a day or more in wall-clock time of ``zone``."""
     if step < UNITS[0]:
         return start + slots * step
     wall = start.astimezone(zone).replace(tzinfo=None) + slots * step
@@ -333,10 +315,10 @@ def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> date
 def find_latest(
     find: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """Return the last run in ``(after, until]``, or None if there is no run.
+    """Return the last run in ``(after, until]``, or None.
 
-    ``find(moment)`` returns the first run after ``moment``, or None. The number of its calls is
-    logarithmic in the length of the time span.
+    ``find(moment)`` returns the first run after ``moment``, or None. It's called a number of times
+    that is logarithmic in the length of the span.
     """
 
     def probe(moment: datetime) -> datetime | None:
@@ -346,14 +328,14 @@ def find_latest(
 
     if probe(after) is None:
         return None
-    # Go back from ``until`` in growing steps, until ``probe`` finds a run.
+    # Go back from ``until`` in growing steps, until there is a run.
     step, run, no_run_after = FIRST_STEP, None, until
     while run is None:
         start = max(after, until - step)
         run = probe(start)
         if run is None:
             no_run_after, step = start, step * 4
-    # The last run is found by bisection between ``run`` and ``no_run_after``.
+    # Then the last run is between ``run`` and ``no_run_after``: bisect.
     while (following := probe(run)) is not None:
         run = following
         middle = run + (no_run_after - run) / 2

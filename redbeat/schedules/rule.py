@@ -1,4 +1,4 @@
-"""Schedules with a start: rules of RFC 5545 in a time zone, sets of rules and dates, an instant."""
+"""Schedules with a start: RFC 5545 rules in a time zone, sets of rules and dates, an instant."""
 
 from __future__ import annotations
 
@@ -21,51 +21,47 @@ from redbeat.calendar.steps import bounded, spend
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
-#: The steps of a search in a rule, except for its periods and days.
+#: Steps of a search in a rule, without those for its periods and days.
 SEARCH = 12
 
-#: The ``strftime`` format of a date with time in RFC 5545 text.
 MOMENT = "%Y%m%dT%H%M%S"
 
-#: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
+#: A run at the start of a schedule is still due for this long after the start.
 START_GRACE = timedelta(minutes=1)
 
-# Rules and dates of a set are limited, so that a search for the next occurrence takes only
-# milliseconds.
+# Limits of a set, so that a search takes only milliseconds.
 MAX_RULES = 4
 MAX_DATES = 1000
 
 
 class RuleSchedule(BaseSchedule):
-    """The base class of schedules that have a start and can compute their occurrences."""
+    """Base class of schedules that have a start and compute their own occurrences."""
 
     @property
     def start(self) -> datetime:
-        """The start of the schedule as an aware datetime. No occurrence is before the start."""
+        """The start, as an aware datetime. No occurrence is before it."""
         raise NotImplementedError
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware datetime ``after``, in UTC.
+        """Return the first occurrence after the aware datetime ``after``, in UTC, or None.
 
-        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if no
-        occurrence is left.
+        With ``inclusive``, the occurrence may also equal ``after``.
         """
         raise NotImplementedError
 
     def counts_from(self, now: datetime) -> datetime:
         """Return the UTC instant after which the runs of an entry created at ``now`` are due.
 
-        The returned instant is usually ``now``. If ``start`` is less than a minute ago, the
-        returned instant is just before ``start``, so that the run at ``start`` is still due.
+        That's usually ``now``. If ``start`` is less than a minute ago, it's just before ``start``,
+        so that the run at ``start`` is still due.
         """
         start, now = zones.as_utc(self.start), zones.as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now
 
     def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
-        """Return the time from now to the occurrence after ``last_run_at``.
+        """Return the time from now to the occurrence after ``last_run_at``; None if there is none.
 
-        If ``last_run_at`` is None (the entry has never run), returns the time to the first
-        occurrence. Returns None if no occurrence is left.
+        For a ``last_run_at`` of None (the entry never ran), that's the first occurrence of all.
         """
         if last_run_at is None:
             following = self.occurrence_after(self.start, inclusive=True)
@@ -77,7 +73,7 @@ class RuleSchedule(BaseSchedule):
     def is_due(self, last_run_at: datetime | None) -> schedstate:
         """Return (is_due, seconds until the next check), as Celery's schedules do.
 
-        The number of seconds is None if no occurrence is left.
+        The seconds are None if no occurrence is left.
         """
         remaining = self.remaining_estimate(last_run_at)
         is_due = remaining is not None and remaining <= timedelta(0)
@@ -90,7 +86,7 @@ class RuleSchedule(BaseSchedule):
         raise NotImplementedError
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return a value that is equal for equal schedules and differs for different schedules."""
+        """Return a value that is equal for equal schedules only."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -108,13 +104,13 @@ class RuleSchedule(BaseSchedule):
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
-    ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` and ``until`` without a time zone are
-    interpreted as UTC. The default of ``dtstart`` is the current time. The rule uses wall-clock
-    time in the time zone of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and
-    winter. Microseconds are ignored. Raises ``ValueError`` with the name of the invalid argument.
+    ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` and ``until`` are in UTC if they have
+    no time zone, and ``dtstart`` is now by default. The rule uses wall-clock time in the time zone
+    of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and winter. Microseconds are
+    ignored. Raises ``ValueError`` with the name of the invalid argument.
 
     ``byweekday`` and ``wkst`` accept numbers from 0 (Monday) to 6, and the weekdays of
-    ``dateutil``, such as ``MO``. ``nowfun`` and ``app`` have the same meaning as in
+    ``dateutil``, such as ``MO``. ``nowfun`` and ``app`` are those of
     :class:`celery.schedules.crontab`.
     """
 
@@ -160,7 +156,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.byminute = _storable(byminute)
         self.bysecond = _storable(bysecond)
         self._zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
-        # The conversion to UTC and back turns a start that DST skips into a valid time.
+        # To UTC and back: a start that DST skips becomes a time that exists.
         self._start = zones.as_utc(self.start)
         wall = self._start.astimezone(self._zone).replace(tzinfo=None, fold=0)
         self._rule = recurrence.recurrence(self.fields(), wall)
@@ -182,12 +178,10 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return rruleset((self,)).to_ical()
 
     def fields(self) -> dict[str, Any]:
-        """Return the constructor arguments that create an equal rule."""
         return {name: getattr(self, name) for name in RRULE_FIELDS}
 
     @cached_property
     def rrule(self) -> dateutil_rrule:
-        """The rule as an ``rrule`` object of ``dateutil``."""
         until = self.until and self.until.astimezone(self.dtstart.tzinfo)
         return dateutil_rrule(**{**self.fields(), "until": until})
 
@@ -195,9 +189,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
-        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if ``count``
-        or ``until`` has ended the rule, or if no time matches within about a century. A long
-        time since ``dtstart`` slows down only the first search of a rule with ``count`` and a
+        With ``inclusive``, the occurrence may also equal ``after``. Returns None once ``count`` or
+        ``until`` has ended the rule, and if no time matches within about a century. A ``dtstart``
+        long ago slows down only the first search, and only of a rule with both ``count`` and a
         ``by`` argument.
         """
         spend(SEARCH)
@@ -217,9 +211,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     def _searched(self) -> Recurrence:
         """The rule in which occurrences are searched.
 
-        If DST can repeat occurrences, it starts up to a day earlier, because an instant after the
-        start can have an earlier wall-clock time than the start, if the start is in an hour that
-        DST repeats.
+        If the start is in an hour that DST repeats, a later instant can have an earlier wall-clock
+        time. So where DST can repeat occurrences, the searched rule starts up to a day earlier.
         """
         if not self._depends_on_dst:
             return self._rule
@@ -248,8 +241,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
             return walltime.END
 
     def _count_steps(self, left: int, step: timedelta) -> datetime:
-        # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
-        # instants are counted as wall-clock times.
+        # While the UTC offset is constant, each wall-clock time is exactly one instant, so
+        # occurrences can be counted in wall-clock time.
         for begin, end, offset in walltime.offset_spans(self._zone, self._start):
             wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
             first = walltime.at_offset(wall + (self._rule.start - wall) % step, offset)
@@ -270,7 +263,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return last
 
     def may_occur_near(self, day: date) -> bool:
-        """Return False if there is surely no occurrence on ``day``, in any time zone."""
+        """Return False if there's surely no occurrence on ``day``, in any time zone."""
         days = self._rule.days
         return any(near in days for near in (day, day - DAY, day + DAY))
 
@@ -287,20 +280,18 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return f"<rrule: {fields}>"
 
 
-#: The names of the arguments of ``rrule`` that a rule stores, in order.
 RRULE_FIELDS = tuple(signature(rrule).parameters)[:-2]
 
 
 class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     """A schedule with the occurrences of all ``rrules`` and all ``rdates``, except the ``exdates``.
 
-    Each rule is an ``rrule`` of RedBeat, not of ``dateutil``. Dates without a time zone are
-    interpreted as UTC. Dates are compared as instants, not as wall-clock times. If several rules or
-    dates contain the same instant, the entry runs once. Raises ``ValueError`` with the name of the
-    invalid argument. The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES``
-    ``exdates``.
+    Each rule is an ``rrule`` of RedBeat, not of ``dateutil``. Dates without a time zone are in UTC.
+    Dates are compared as instants, not as wall-clock times. An instant that several rules or dates
+    contain is one run. A set has at most ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and
+    ``MAX_DATES`` ``exdates``. Raises ``ValueError`` with the name of the invalid argument.
 
-    ``nowfun`` and ``app`` have the same meaning as in :class:`celery.schedules.crontab`.
+    ``nowfun`` and ``app`` are those of :class:`celery.schedules.crontab`.
     """
 
     def __init__(
@@ -320,7 +311,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
             raise ValueError("rrules: there is neither a rule nor a date; give at least one")
         self._dates = tuple(sorted(set(map(walltime.instant_of, self.rdates))))
         self._excluded = frozenset(map(walltime.instant_of, self.exdates))
-        # A cache: excluded instant -> the next occurrence after this instant.
         self._next_after_excluded: dict[datetime, datetime | None] = {}
 
     @property
@@ -331,11 +321,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
     @bounded
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware datetime ``after``, in UTC.
-
-        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if no
-        occurrence is left.
-        """
         moment = zones.as_utc(after) - walltime.TICK if inclusive else zones.as_utc(after)
         first = self._first_after(moment)
         if first is None or first not in self._excluded:
@@ -357,14 +342,13 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         return following
 
     def may_occur_near(self, day: date) -> bool:
-        """Return False if there is surely no occurrence on ``day``, in any time zone."""
         return bool(self._dates) or any(rule.may_occur_near(day) for rule in self.rrules)
 
     def to_ical(self) -> str:
         """Return the set as RFC 5545 text.
 
-        Raises ``ValueError`` if the rules have different starts or if a time zone has no name,
-        because RFC 5545 cannot represent such a set.
+        Raises ``ValueError`` for what RFC 5545 can't represent: rules with different starts, and a
+        time zone without a name.
         """
         lines = list(dict.fromkeys(map(_start_line, self.rrules)))
         if len(lines) > 1:
@@ -375,7 +359,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
-        """Return the constructor arguments that create an equal set."""
         return {"rrules": self.rrules, "rdates": self.rdates, "exdates": self.exdates}
 
     def _identity(self) -> tuple[Any, ...]:
@@ -387,7 +370,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
 
 def _start_line(rule: rrule) -> str:
-    # If DST skips the start of the rule, the conversion to UTC and back returns a time that exists.
+    # To UTC and back: a start that DST skips becomes a time that exists.
     line = _moment_line("DTSTART", zones.as_utc(rule.dtstart), rule.dtstart.tzinfo)
     if rule._start.astimezone(rule._zone).fold:
         raise ValueError(
@@ -424,7 +407,7 @@ def _rule_line(rule: rrule) -> str:
 def from_dateutil(recurring: dateutil_rrule | dateutil_rruleset) -> rrule | rruleset:
     """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to an equal schedule of RedBeat.
 
-    Raises ``ValueError`` if ``recurring`` has a different type, or is a set with an EXRULE.
+    Raises ``ValueError`` for anything else, and for a set with an EXRULE.
     """
     if isinstance(recurring, dateutil_rrule):
         return _rule_of(recurring)
@@ -471,10 +454,9 @@ def _date(name: str, date: datetime) -> datetime:
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
     """A schedule that runs once, at ``clocked_time``.
 
-    If ``clocked_time`` is in the past and the entry has not run since ``clocked_time``, the entry
-    runs immediately. A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if
-    ``clocked_time`` is not a datetime or is before 1970. ``nowfun`` and ``app`` have the same
-    meaning as in :class:`celery.schedules.crontab`.
+    An entry with a ``clocked_time`` in the past runs at once if it hasn't run since then. A naive
+    ``clocked_time`` is in UTC. Raises ``ValueError`` if it isn't a datetime or is before 1970.
+    ``nowfun`` and ``app`` are those of :class:`celery.schedules.crontab`.
     """
 
     def __init__(
@@ -491,29 +473,22 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
             raise ValueError(f"clocked_time: {self.clocked_time} is before 1970")
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return ``clocked_time`` in UTC if it is after ``after``, else None.
-
-        If ``inclusive`` is true, the method also returns a ``clocked_time`` that equals ``after``.
-        """
         moment = zones.as_utc(after)
         is_ahead = self._instant > moment or (inclusive and self._instant == moment)
         return self._instant if is_ahead else None
 
     @property
     def start(self) -> datetime:
-        """``clocked_time`` in UTC."""
         return self._instant
 
     def counts_from(self, now: datetime) -> datetime:
         """Return the UTC instant after which the runs of a new entry are due.
 
-        The returned instant is before ``clocked_time``, so that an entry that is created after
-        ``clocked_time`` still runs.
+        It's before ``clocked_time``, so that an entry that is created later still runs.
         """
         return min(zones.as_utc(now), self._instant - timedelta.resolution)
 
     def fields(self) -> dict[str, Any]:
-        """Return the constructor arguments that create an equal schedule."""
         return {"clocked_time": self.clocked_time}
 
     def _identity(self) -> tuple[Any, ...]:
@@ -524,11 +499,11 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
 
 
 def zone_extension(schedule: object) -> dict[str, str]:
-    """Return a dict of a rule's time zone names, with the keys ``dtstart_zone`` and ``until_zone``.
+    """Return a rule's time zone names, as a dict with ``dtstart_zone`` and ``until_zone``.
 
-    RedBeat stores the time zone names separately, because the JSON format of RedBeat 2 has only UTC
-    offsets in a rule. Returns an empty dict for rules in UTC or with a fixed UTC offset, and for
-    schedules that are not an ``rrule``.
+    They are stored on their own, because RedBeat 2 has only UTC offsets in the JSON of a rule. The
+    dict is empty for rules in UTC or with a fixed UTC offset, and for schedules that aren't an
+    ``rrule``.
     """
     if not isinstance(schedule, rrule):
         return {}
@@ -540,9 +515,9 @@ def zone_extension(schedule: object) -> dict[str, str]:
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
     """Return a copy of ``schedule`` with the time zones that :func:`zone_extension` returned.
 
-    In the copy, ``dtstart`` and ``until`` are the same instants as in ``schedule``. Returns
-    ``schedule`` unchanged if ``schedule`` is not an ``rrule``, or if ``extension`` contains no time
-    zone. Raises ``DecodeError`` for an unknown time zone.
+    ``dtstart`` and ``until`` stay the same instants. ``schedule`` itself is returned if it isn't an
+    ``rrule``, or if ``extension`` has no time zones. Raises ``DecodeError`` for an unknown time
+    zone.
     """
     names = {name: extension.get(f"{name}_zone") for name in ("dtstart", "until")}
     if not isinstance(schedule, rrule) or not any(names.values()):
@@ -558,9 +533,9 @@ def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
 
 
 def aware_moment(name: str, moment: object) -> datetime:
-    """Return ``moment`` as an aware datetime; a naive datetime is interpreted as UTC.
+    """Return ``moment`` as an aware datetime; a naive one is in UTC.
 
-    Raises ``ValueError`` with the argument name ``name`` if ``moment`` is not a datetime, or not
+    Raises ``ValueError``, which begins with the argument's ``name``, for anything but a datetime
     between the years 1 and 9999 in UTC.
     """
     if not isinstance(moment, datetime):
