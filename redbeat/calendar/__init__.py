@@ -1,1 +1,1 @@
-"""Compute times of recurrence rules, crontabs and solar events; convert between time zones."""
+"""Times of recurrence rules, crontabs and solar events, and conversion between time zones."""

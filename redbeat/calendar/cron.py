@@ -1,4 +1,4 @@
-"""Find the wall-clock times at which a crontab runs."""
+"""Finds the wall-clock times at which a crontab runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from dateutil.rrule import DAILY
 
 from .recurrence import DAY, DaySet, shared_days
 
-#: The nicknames of crontab files, and the five crontab fields that each nickname replaces.
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -30,9 +29,9 @@ NICKNAMES = {
 }
 
 STEP = r"(?:/0*([1-9][0-9]*))?"
-#: Matches an item of a crontab field, which is a value, or ``*`` or a range with or without a step.
+#: An item of a crontab field: a value, or ``*`` or a range, with or without a step.
 ITEM = re.compile(rf"([a-z]+|[0-9]+)|\*{STEP}|([a-z]+|[0-9]+)-([a-z]+|[0-9]+){STEP}", re.IGNORECASE)
-#: The full names of weekdays and months. The short form of each name is its first three letters.
+#: The full names; the short form of each is its first three letters.
 NAMES = {
     "day_of_week": ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"),
     "month_of_year": (
@@ -46,10 +45,10 @@ SUNDAY = 7
 
 
 def without_nickname(nickname: str) -> str:
-    """Return the five crontab fields that a nickname such as ``@daily`` replaces.
+    """Return the five crontab fields that a nickname such as ``@daily`` stands for.
 
-    Raises ``ValueError`` if the nickname is unknown. ``@reboot`` is not supported, because a
-    schedule cannot depend on the start of a machine.
+    Raises ``ValueError`` for an unknown nickname. ``@reboot`` isn't supported, because a schedule
+    can't depend on the start of a machine.
     """
     try:
         return NICKNAMES[nickname.strip().lower()]
@@ -63,10 +62,10 @@ def without_nickname(nickname: str) -> str:
 def celery_field(field: str, text: str) -> str:
     """Return the text of a crontab field in the form that Celery reads.
 
-    In ``day_of_week``, 7 means Sunday, as in cron; Celery knows only 0. Raises ``ValueError`` if
-    Celery would misread an item of the text: it reads only the first three letters of a name, and
-    ignores the text after a range or a step. For example, Celery reads ``mon#1`` as Monday. Celery
-    itself checks whether the numbers are in range.
+    In ``day_of_week``, 7 means Sunday, as in cron; Celery knows only 0. Raises ``ValueError`` for
+    what Celery would misread: it reads only the first three letters of a name, and ignores what
+    follows a range or a step, so that ``mon#1`` is Monday. That numbers are in range, Celery checks
+    itself.
     """
     return ",".join(_celery_item(field, item) for item in text.split(","))
 
@@ -87,7 +86,7 @@ def _celery_item(field: str, item: str) -> str:
 
 
 def _without_seven(days: Sequence[int], step: int) -> str:
-    """Return the days from the first to the last of ``days``, in which 7 means Sunday."""
+    """Return the days from the first to the last of ``days``, where 7 means Sunday."""
     begin, end = days[0], days[-1]
     if begin == SUNDAY:
         begin, end = 0, end % SUNDAY
@@ -99,9 +98,8 @@ def _without_seven(days: Sequence[int], step: int) -> str:
 class CronRule:
     """The times of day and the days of a crontab.
 
-    ``times`` are the minutes of the day at which the crontab runs, in ascending order.
-    ``follows_real_time`` is true if the crontab runs in both occurrences of an hour that DST
-    repeats.
+    ``times`` are minutes of the day, in ascending order. With ``follows_real_time``, the crontab
+    runs in both occurrences of an hour that DST repeats.
     """
 
     times: Sequence[int]
@@ -111,8 +109,8 @@ class CronRule:
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first time after the minute of ``wall`` that matches the crontab.
 
-        Returns None if no date of the next century matches the crontab. Raises ``OverflowError``
-        if the result would be after the year 9999.
+        Returns None if no date of the next century matches. Raises ``OverflowError`` after the year
+        9999.
         """
         if not self.times:
             return None
@@ -129,10 +127,7 @@ class CronRule:
 
 
 def cron_rule(schedule: crontab) -> CronRule:
-    """Return the times and days of a crontab.
-
-    They are cached in the crontab object, so later changes of the crontab have no effect.
-    """
+    """Return a crontab's rule, which is cached in the crontab: later changes have no effect."""
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
         rule = _rule_of(
@@ -156,7 +151,6 @@ def _rule_of(
     weekdays: frozenset[int],
     follows_real_time: bool,
 ) -> CronRule:
-    """Return the rule that all crontabs of the same times share."""
     has_days = bool(monthdays and months and weekdays)
     times = [hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)]
     days = shared_days(
@@ -174,6 +168,5 @@ def _restricted(values: Collection[int], size: int) -> tuple[int, ...]:
 
 
 def _any_hour(written: Any, hours: Collection[int]) -> bool:
-    """Return whether the hour field of a crontab has a wildcard, a step or all 24 hours."""
     wildcard = isinstance(written, str) and ("*" in written or "/" in written)
     return wildcard or len(set(hours)) == 24

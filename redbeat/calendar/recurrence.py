@@ -1,9 +1,8 @@
 """RFC 5545 recurrence rules in wall-clock time: their arguments, and a fast search for runs.
 
-The search computes the index of a period (year, week, second, ...) from a datetime. The search
-does not iterate over all periods from the start of the rule. ``dateutil`` iterates from the start
-of the rule, which takes 50 times as long. For a rule that never matches, ``dateutil`` iterates
-until the year 9999, which takes seconds. This module and ``dateutil`` return the same occurrences.
+The occurrences are the same as dateutil's, which goes through all periods (years, weeks, seconds,
+...) from the start of a rule. That takes 50 times as long, and a rule that never matches takes
+seconds, until the year 9999. Here, the index of a period is computed from a datetime.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ MIN = datetime.min  # noqa: DTZ901
 DAY = UNIT[DAILY]
 SECOND = UNIT[SECONDLY]
 
-#: How many hours, minutes and seconds there are in the next longer unit.
+#: Hours in a day, minutes in an hour, seconds in a minute.
 SIZES = (24, 60, 60)
-#: The number of years after which a search for an allowed day stops.
+#: Years after which a search for an allowed day stops.
 YEARS = 100
-#: The steps of a search for a period.
+#: Steps of a search for a period.
 PERIOD = 5
 
 DayTest = Callable[[date], bool]
@@ -51,10 +50,9 @@ easter = lru_cache(maxsize=256)(easter_of)
 
 
 def period_index(freq: int, moment: datetime, wkst: int) -> int:
-    """Return the index of the period that contains ``moment``.
+    """Return the index of the period that contains ``moment``, counted from the year 1.
 
-    ``freq`` is the length of a period, such as ``DAILY``. The periods are numbered from the year 1.
-    ``wkst`` is the first day of the week.
+    ``freq`` is the length of a period, such as ``DAILY``, and ``wkst`` the first day of the week.
     """
     if freq <= MONTHLY:
         return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
@@ -66,7 +64,6 @@ def period_index(freq: int, moment: datetime, wkst: int) -> int:
 
 
 def period_start(freq: int, index: int, wkst: int) -> datetime:
-    """Return the start of the period whose index :func:`period_index` returned."""
     if freq == YEARLY:
         return datetime(index, 1, 1)
     if freq == MONTHLY:
@@ -77,21 +74,16 @@ def period_start(freq: int, index: int, wkst: int) -> datetime:
 
 
 def month_length(day: date) -> int:
-    """Return the number of days in the month of ``day``."""
     return monthrange(day.year, day.month)[1]
 
 
 def year_length(year: int) -> int:
-    """Return the number of days in a year."""
     return 366 if isleap(year) else 365
 
 
 @dataclass(frozen=True)
 class DaySet:
-    """The ``by`` arguments that select the days of a recurrence rule.
-
-    An argument that is an empty tuple allows all days.
-    """
+    """The days that the ``by`` arguments of a rule allow. An empty tuple allows all days."""
 
     freq: int
     wkst: int = 0
@@ -125,7 +117,7 @@ class DaySet:
     def _in_year(self, year: int) -> Sequence[int]:
         """Return the allowed days of a year, whose 1 January is 0."""
         # Years of the same kind have the same days. A week of an adjacent year may extend into this
-        # year, so a kind includes the lengths of the previous and the next year.
+        # one, so the kind includes the lengths of the years before and after it.
         leaps = isleap(year - 1), isleap(year), isleap(year + 1)
         kind = year if self.easter else (date(year, 1, 1).weekday(), leaps)
         if kind not in self._kinds:
@@ -178,10 +170,10 @@ class DaySet:
         )
 
     def _positions(self, day: date) -> tuple[int, int]:
-        """Return the positions of ``day`` among the days of a month or year with the same weekday.
+        """Return the positions of ``day`` among the same weekdays of its month or year.
 
-        The first result is the position from the start of the month or year: 1 is the first day.
-        The second result is the position from the end of the month or year: -1 is the last day.
+        The first is counted from the start (1 is the first such day), the second from the end (-1
+        is the last).
         """
         if self.freq == YEARLY and not self.months:
             number, length = day.timetuple().tm_yday, year_length(day.year)
@@ -197,12 +189,12 @@ class DaySet:
         return number + 1 in self.weeknos or -back - 1 in self.weeknos
 
 
-#: Equal sets share the days of the years. To compute those of a year takes half a millisecond.
+#: Equal sets share the days of the years, as computing those of one takes half a millisecond.
 shared_days = lru_cache(maxsize=1024)(DaySet)
 
 
 def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int, ...]:
-    """Return all combinations of hours, minutes and seconds, in the shortest of the units."""
+    """Combine hours, minutes and seconds in all ways; the results are in the shortest unit."""
     numbers = [0]
     for part, size in zip(parts, sizes, strict=True):
         numbers = [number * size + value for number in numbers for value in part or range(size)]
@@ -213,10 +205,9 @@ def _combined(parts: Iterable[Sequence[int]], sizes: Iterable[int]) -> tuple[int
 class Recurrence:
     """A normalised recurrence rule. Equal ``Recurrence`` objects have the same occurrences.
 
-    ``start`` is a naive datetime in whole seconds. All tuples of a rule are sorted and have no
-    duplicates. An attribute that is an empty tuple allows all values. The tuples for units smaller
-    than ``freq`` are never empty: for example, a daily rule always has ``hours``. ``plain`` is true
-    if the rule has no ``by`` argument, such as ``byhour``. ``days`` are the days that it allows.
+    ``start`` is naive and in whole seconds. All tuples are sorted, without duplicates; an empty one
+    allows all values. Those of units shorter than ``freq`` are never empty: a daily rule always has
+    ``hours``. A rule without any ``by`` argument, such as ``byhour``, is ``plain``.
     """
 
     freq: int
@@ -232,7 +223,7 @@ class Recurrence:
 
     @cached_property
     def follows_real_time(self) -> bool:
-        """Whether the rule repeats hourly or more often and does not restrict the hour."""
+        """Whether the rule repeats hourly or more often and doesn't restrict the hour."""
         return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
@@ -248,17 +239,16 @@ class Recurrence:
     def _search(self, low: datetime) -> datetime | None:
         if not self._has_slot:
             return None
-        # All periods of a day or less have the same occurrences, relative to the start of the
-        # period. If the first two periods have no occurrence after ``low``, no later period has an
-        # occurrence.
+        # Relative to their start, all periods of a day or less have the same occurrences. If the
+        # first two have none after ``low``, no later one has.
         periods = islice(self._periods(low), 2 if self.freq >= DAILY else None)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
 
     def _periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the starts of the periods that contain an allowed day, hour, minute or second.
+        """Yield the starts of the periods with an allowed day, hour, minute or second.
 
-        The first period contains ``low``.
+        The first of them contains ``low``.
         """
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in count():
@@ -283,9 +273,9 @@ class Recurrence:
         return any((self._base - slot) % common == 0 for slot in _combined(parts, SIZES[:units]))
 
     def _allowed_from(self, moment: datetime) -> datetime | None:
-        """Return ``moment``, or a later one if its day or a unit of its clock is not allowed.
+        """Return ``moment``, or a later one if its day or a unit of its clock isn't allowed.
 
-        The units of the clock are those that are at least as long as a period.
+        Only the units that are at least as long as a period count.
         """
         while (day := self.days.first_from(moment.date())) is not None:
             if day > moment.date():
@@ -310,7 +300,7 @@ class Recurrence:
         return moment
 
     def _aligned(self, index: int) -> int:
-        """Return the index of the first period of the rule at or after the period ``index``."""
+        """Return the index of the rule's first period at or after the period ``index``."""
         return index + (self._base - index) % self.interval
 
     @cached_property
@@ -319,7 +309,7 @@ class Recurrence:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        """The occurrences of an allowed day, or of a shorter period, in seconds from its start."""
+        """The occurrences of an allowed day, or a shorter period, in seconds from its start."""
         units = max(self.freq - DAILY, 0)
         return _combined((self.hours, self.minutes, self.seconds)[units:], SIZES[units:])
 
@@ -333,7 +323,7 @@ class Recurrence:
         return None
 
     def _starts_from(self, period: datetime, low: datetime) -> Iterator[datetime]:
-        """Yield a period, or its allowed days from ``low`` on if it is longer than a day."""
+        """Yield ``period``, or its allowed days from ``low`` on if it's longer than a day."""
         if self.freq >= DAILY:
             yield period
             return
@@ -362,14 +352,13 @@ class Recurrence:
 
 Name = Literal["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
 Lower = Literal["yearly", "monthly", "weekly", "daily", "hourly", "minutely", "secondly"]
-#: The names of the frequencies in RFC 5545, in upper and lower case.
 Frequency = Literal[Name, Lower]
 
-#: The number of each frequency, from ``YEARLY`` to ``SECONDLY``, as in dateutil.
+#: The names of RFC 5545 and the numbers of dateutil.
 FREQUENCIES = {name: number for number, name in enumerate(get_args(Name))}
 
-# The smallest and the largest valid value of each argument. If the smallest value is negative, 0 is
-# invalid, except for the arguments in WITH_ZERO.
+# The smallest and the largest valid value. Where the smallest is negative, 0 is invalid, except for
+# the arguments in WITH_ZERO.
 RANGES = {
     "bysetpos": (-366, 366),
     "bymonth": (1, 12),
@@ -386,7 +375,7 @@ RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
 
 def frequency(freq: object) -> int:
-    """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not a frequency."""
+    """Return the number of a frequency; raise ``ValueError`` if ``freq`` isn't one."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -395,21 +384,18 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """Return ``value``, or raise ``ValueError`` if ``value`` is not an integer above 0.
-
-    The error message begins with ``name``.
-    """
+    """Return an integer above 0; raise ``ValueError``, which begins with ``name``, for others."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ValueError(f"{name}: {value!r} is not an integer above 0")
 
 
 def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
-    """Return the rule for ``fields``, which are the constructor arguments of an ``rrule``.
+    """Return the rule for ``fields``, the constructor arguments of an ``rrule``.
 
-    ``start`` is the argument ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing
-    arguments are taken from ``start``; for example, a daily rule without hours runs at the time of
-    ``start``. Raises ``ValueError`` with a message that names the invalid argument.
+    ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing arguments are taken
+    from it: a daily rule without hours runs at the time of ``start``. Raises ``ValueError`` with
+    the name of the invalid argument.
     """
     freq, by = fields["freq"], {name: _numbers(name, fields[name]) for name in RANGES}
     weekdays, nth = _weekdays("byweekday", fields["byweekday"])
@@ -476,10 +462,7 @@ def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, 
 
 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
-    """Return the pair (weekday, n), which means the ``n``-th ``weekday`` of a month or year.
-
-    The pair ``(weekday, 0)`` means every ``weekday`` of the month or year.
-    """
+    """Return (weekday, n) for the ``n``-th weekday of a month or year; 0 means every one."""
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)

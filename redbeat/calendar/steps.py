@@ -1,7 +1,7 @@
-"""Bounds the computation of a next run, and the expansion of a calendar.
+"""Limits the computation of a next run, and the expansion of a calendar.
 
-A computation counts its steps. A step takes about a microsecond, but no clock is read, so that the
-verdict does not depend on how fast or busy a host is.
+A computation counts its steps, each of about a microsecond. No clock is read, so that the verdict
+doesn't depend on how fast or busy a host is.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, ParamSpec, TypeVar
 
 from redbeat.errors import TooManyStepsError
 
-#: Maximum number of steps of one computation, such as a decision of a beat about one entry.
+#: The most steps of one computation, such as a beat's decision about one entry.
 LIMIT: Final = 250_000
 
-#: A list of runs may take :data:`LIMIT` steps, and this number of steps more for each run.
+#: A list of runs may take :data:`LIMIT` steps, and this many more for each run.
 PER_RUN: Final = 200
 
-#: What :exc:`TooManyStepsError` says: the field, the computation and the fix.
+#: What :exc:`TooManyStepsError` names: the field, the computation and the fix.
 About = tuple[str, str, str]
 NEXT_RUN: Final[About] = ("schedule", "the next run", "use a simpler rule")
 
@@ -31,7 +31,7 @@ class Steps:
     """The steps that a computation may still take.
 
     ``with steps:`` counts the steps in the block, unless an outer computation already counts them.
-    The same object can count several blocks.
+    One object can count several blocks.
     """
 
     __slots__ = ("_token", "about", "left")
@@ -55,9 +55,9 @@ _running: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 def bounded(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function raise :exc:`TooManyStepsError` after :data:`LIMIT` steps.
+    """Make a function raise :exc:`TooManyStepsError` after :data:`LIMIT` steps.
 
-    If the function is called by another bounded function, it takes part in that computation.
+    Called by another bounded function, it counts as a part of that one's computation.
     """
 
     @wraps(function)
@@ -73,7 +73,7 @@ def bounded(function: Callable[P, T]) -> Callable[P, T]:
 def spend(number: int = 1, about: About | None = None) -> None:
     """Count steps; raise :exc:`TooManyStepsError` if the computation has none left.
 
-    ``about`` changes what the error of this computation says.
+    ``about`` replaces what the error says.
     """
     steps = _running.get()
     if steps is not None:

@@ -1,10 +1,10 @@
-"""Find the next event of a ``solar`` schedule of Celery, for any place on earth.
+"""Finds the next event of Celery's ``solar`` schedules, for any place on earth.
 
-The search computes the highest and the lowest point of the sun on each day. Between a highest and a
-lowest point, the sun crosses the horizon at most once. If the sun is far from the horizon, the
-search skips whole weeks, because the sun's declination changes by less than half a degree per day.
-The result does not depend on the instant at which the search starts, as that of ephem does, and a
-day without the event is no error. The search does not change the schedule object.
+The search computes the highest and the lowest point of the sun on each day; between them, the sun
+crosses the horizon at most once. While the sun is far from the horizon, whole weeks are skipped,
+because its declination changes by less than half a degree a day. Unlike ephem's, the result doesn't
+depend on when the search starts, and a day without the event is no error. The schedule object isn't
+changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .zones import UTC, as_utc
 
 Place = tuple[str, str]
 
-# The ephem package counts time in days from this instant, 1899-12-31 12:00 UTC.
+# ephem counts days from 1899-12-31 12:00 UTC.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 SECONDS = 86400
@@ -35,17 +35,14 @@ EARLY = 20 * 60 / SECONDS  # days
 DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 HALF_DAY = 50  # the steps of a search in half a day
-# The height of the horizon in degrees, for each kind of dawn and dusk, and for sunrise and sunset.
+# Height of the horizon in degrees: of each kind of dawn and dusk, and of sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 NEEDS_EPHEM = "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
 
 
 def make_solar(event: str, latitude: float, longitude: float, app: Any = None) -> solar:
-    """Return a ``solar`` schedule of Celery.
-
-    Raises ``ImproperlyConfigured`` without the package ephem, and ``ValueError`` for wrong values.
-    """
+    """Raise ``ImproperlyConfigured`` without the package ephem, ``ValueError`` for wrong values."""
     try:
         return solar(event, latitude, longitude, app=app)
     except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7
@@ -53,9 +50,9 @@ def make_solar(event: str, latitude: float, longitude: float, app: Any = None) -
 
 
 def next_event(schedule: Any, after: datetime) -> datetime | None:
-    """Return the first event of a ``solar`` schedule strictly after ``after``.
+    """Return the first event of a ``solar`` schedule after ``after``, in UTC and whole seconds.
 
-    The result is in UTC and in whole seconds. Returns None if there is no event within 400 days.
+    Returns None if there's no event within 400 days.
     """
     place = str(schedule.lat), str(schedule.lon)
     start = (as_utc(after) - EPHEM_EPOCH) / DAY
@@ -97,10 +94,9 @@ def _event_in(event: str, place: Place, half: int) -> tuple[int | None, int]:
 
 
 def _height(event: str, place: Place, second: int) -> float:
-    """Return the height of the sun above the horizon that defines an event, in degrees.
+    """Return the sun's height above the horizon that defines an event, in degrees.
 
-    For sunrise and sunset, the result is the height of the sun's upper edge. For dawn and dusk, the
-    result is the height of the sun's centre.
+    That's its upper edge for sunrise and sunset, and its centre for dawn and dusk.
     """
     observer, sun = _observed(place)
     observer.date = second / SECONDS
@@ -110,7 +106,6 @@ def _height(event: str, place: Place, second: int) -> float:
 
 
 def _observed(place: Place) -> tuple[Any, Any]:
-    """Return ephem's observer at a place, and the sun."""
     ephem = import_module("ephem")  # Celery's solar requires the ephem package
     observer = ephem.Observer()
     observer.lat, observer.lon = place
@@ -120,11 +115,10 @@ def _observed(place: Place) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def _extreme(place: Place, half: int) -> int:
-    """Return the second at which the sun is at its highest or lowest point.
+    """Return the second at which the sun is at its highest (odd ``half``) or lowest (even).
 
-    ``half`` is the number of a half day. Half day 0 is around 00:00 and half day 1 around 12:00 of
-    1899-12-31 in mean solar time, because this day is ephem's epoch. The sun is highest in an odd
-    half day and lowest in an even half day.
+    Half days are counted from ephem's epoch: in mean solar time, 0 is around 00:00 and 1 around
+    12:00 of 1899-12-31.
     """
     observer, sun = _observed(place)
     search = observer.next_transit if half % 2 else observer.next_antitransit

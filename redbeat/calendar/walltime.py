@@ -1,4 +1,4 @@
-"""Convert wall-clock times to instants, including times that DST skips or repeats."""
+"""Converts wall-clock times to instants, including times that DST skips or repeats."""
 
 from __future__ import annotations
 
@@ -18,31 +18,28 @@ TICK = timedelta.resolution
 ZERO = timedelta(0)
 EPOCH_DAY = EPOCH.toordinal()
 
-#: Assumed minimum time between two changes of the UTC offset of a time zone.
+#: Two changes of a zone's UTC offset are assumed to be at least this far apart.
 MIN_CHANGE_DISTANCE = 3 * DAY
 CENTURY = 36525 * DAY
 END = datetime.max.replace(tzinfo=UTC)
-#: The default start of a rule: the earliest datetime.
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def at_offset(wall: datetime, offset: timedelta) -> datetime:
-    """Return the UTC instant of the wall-clock time ``wall`` at the UTC offset ``offset``."""
     return EPOCH + (wall - NAIVE_EPOCH - offset)
 
 
 def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
-    """Return the UTC offset of ``zone`` at the aware datetime ``instant``."""
     return instant.astimezone(zone).utcoffset() or ZERO
 
 
 @lru_cache(maxsize=4096)
 def steady_offset(zone: tzinfo, day: int) -> timedelta | None:
-    """Return the UTC offset of ``zone`` on ``day``, or None if the offset is not constant.
+    """Return the UTC offset of ``zone`` on ``day``, the ordinal of a UTC day.
 
-    ``day`` is the ordinal of a UTC day. The offset must also be constant on the days before and
-    after ``day``, so that each wall-clock time on ``day`` exists exactly once. Also returns None
-    for the first and last days that a datetime can represent.
+    Returns None if the offset isn't constant on the day and on those before and after it: only then
+    does each wall-clock time on ``day`` exist exactly once. Also returns None for the first and
+    last days that a datetime can represent.
     """
     offsets = set()
     for near in range(day - 1, day + 3):
@@ -57,8 +54,7 @@ def steady_offset(zone: tzinfo, day: int) -> timedelta | None:
 def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, datetime, timedelta]]:
     """Yield (begin, end, offset) for each span ``[begin, end)`` with a constant UTC offset.
 
-    The first span begins at ``start``. Changes of the UTC offset more than a century after
-    ``start`` are ignored.
+    The first span begins at ``start``. Changes more than a century later are ignored.
     """
     begin, checked, offset = start, start, offset_at(start, zone)
     while checked - start < CENTURY and checked < END - MIN_CHANGE_DISTANCE:
@@ -73,10 +69,7 @@ def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, date
 
 
 def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """Return the instant in ``(before, after]`` at which the UTC offset of ``zone`` changes.
-
-    The result is in whole seconds.
-    """
+    """Return when in ``(before, after]`` the UTC offset changes, in whole seconds."""
     old = offset_at(before, zone)
     low, high = before.replace(microsecond=0), after
     while high - low > SECOND:
@@ -91,11 +84,10 @@ def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     """Return the UTC offsets of ``wall`` for ``fold`` 0 and 1, as PEP 495 defines them.
 
-    If the offsets are equal, ``wall`` exists once. If the first offset is greater, ``wall`` exists
-    twice. If the first offset is smaller, DST skips ``wall``; the first offset is then the offset
-    before the gap, and the second offset is the offset after the gap.
+    If they are equal, ``wall`` exists once. If the first is greater, ``wall`` exists twice. If the
+    first is smaller, DST skips ``wall``: they are then the offsets before and after the gap.
     """
-    # Creating a new datetime is much faster than calling replace().
+    # A new datetime is much faster than replace().
     day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
     first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
     second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
@@ -103,14 +95,14 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
 
 
 class WallRule(Protocol):
-    """A schedule rule that is defined in wall-clock time. All datetimes of the rule are naive."""
+    """A rule in wall-clock time, with naive datetimes."""
 
     @property
     def follows_real_time(self) -> bool:
         """Whether the rule repeats in real time ("every hour") instead of at given hours.
 
-        A rule in real time runs in both occurrences of an hour that DST repeats, and does not run
-        in an hour that DST skips.
+        Then it runs in both occurrences of an hour that DST repeats, and not in an hour that DST
+        skips.
         """
 
     def next_wall(self, wall: datetime) -> datetime | None:
@@ -120,11 +112,11 @@ class WallRule(Protocol):
 def next_instant(
     rule: WallRule, after: datetime, zone: tzinfo, start: datetime = BEGINNING
 ) -> datetime | None:
-    """Return the first instant of ``rule`` strictly after ``after``, in UTC, or None.
+    """Return the first instant of ``rule`` after ``after``, in UTC, or None.
 
-    ``after`` is an aware datetime, and ``start`` is a datetime in UTC. The rule uses wall-clock
-    time in ``zone``. The result is never before ``start``. If ``start`` is in an hour that DST
-    repeats, the first result may be the second of two instants with the same wall-clock time.
+    The rule uses wall-clock time in ``zone``. ``start`` is in UTC, and the result is never before
+    it. If ``start`` is in an hour that DST repeats, the first result may be the second of two
+    instants with the same wall-clock time.
     """
     after = as_utc(after)
     if start is not BEGINNING and after < start:
@@ -141,7 +133,7 @@ def next_instant(
 def instant_of(moment: datetime) -> datetime:
     """Return the aware datetime ``moment`` in UTC.
 
-    If DST skips ``moment``, returns the first full minute after the gap, as ``next_instant`` does.
+    If DST skips it, that's the first full minute after the gap, as in :func:`next_instant`.
     """
     moment = plain_datetime(moment)
     zone = wall_zone(moment.tzinfo or UTC)
@@ -160,8 +152,8 @@ def _next_in_zone(
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
     if wall is None:
         return None
-    # If the offset is constant near ``after`` and near the result, a DST change between ``after``
-    # and the result cannot skip or repeat a time of the rule.
+    # If the offset is constant near ``after`` and near the result, a DST change in between can't
+    # skip or repeat a time of the rule.
     later = wall.toordinal()
     if later != day:
         offset = steady_offset(zone, later)
@@ -181,8 +173,7 @@ def _next_near_change(
     first, second = offsets_of(wall, zone)
     if first <= second or local.fold:
         return run
-    # DST will repeat the wall-clock time of ``after``, so the next run may have an earlier
-    # wall-clock time.
+    # DST will repeat the wall-clock time of ``after``, so the next run may have an earlier one.
     change = change_between(after, at_offset(wall, second), zone)
     repeated_from = change.astimezone(zone).replace(tzinfo=None)
     repeated = _next_real_time(rule, repeated_from - TICK, change - TICK, zone)
@@ -192,7 +183,7 @@ def _next_near_change(
 def _next_named_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
-    """Return the next run of a rule that runs exactly once for each matching wall-clock time."""
+    """Return the next run of a rule that runs once for each matching wall-clock time."""
     while wall is not None:
         spend()
         wall = rule.next_wall(wall)
@@ -204,7 +195,7 @@ def _next_named_time(
 def _next_real_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
-    """Return the next run of a rule in real time; ignore wall-clock times that DST skips."""
+    """Return the next run of a rule in real time, which leaves out times that DST skips."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
         spend()
         first, second = offsets_of(wall, zone)
@@ -219,9 +210,9 @@ def _next_real_time(
 
 
 def _first_instant(wall: datetime, zone: tzinfo, start: datetime = BEGINNING) -> datetime:
-    """Return the first instant at or after ``start`` that has the wall-clock time ``wall``.
+    """Return the first instant at or after ``start`` with the wall-clock time ``wall``.
 
-    If DST skips ``wall``, returns the first full minute after the gap.
+    If DST skips ``wall``, that's the first full minute after the gap.
     """
     first, second = offsets_of(wall, zone)
     if first >= second:

@@ -1,8 +1,8 @@
-"""Look up time zones, read times, and convert between datetimes and UNIX seconds.
+"""Looks up time zones, reads times, and converts between datetimes and UNIX seconds.
 
-Times are texts and objects of other libraries. Each text has one meaning, on all versions of
-Python: ``datetime.fromisoformat()`` accepts other texts on Python 3.10 than on 3.11, and
-``strptime()`` reads ``T0915`` as 09:01:05. No function of this module reads a clock.
+Times come as texts and as objects of other libraries. A text means the same on all versions of
+Python: ``datetime.fromisoformat()`` accepts fewer texts on Python 3.10 than on 3.11, and
+``strptime()`` reads ``T0915`` as 09:01:05. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = get_logger("celery.beat")
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Conversions between instants and wall-clock times use arithmetic, because replace() is slower.
+# Instants and wall-clock times are converted by arithmetic, because replace() is slower.
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without time zone
 
-#: Matches a calendar date of ISO 8601 and, after ``T`` or a space, a time with or without a UTC
-#: offset. Week dates and dates without a day are too easily a mistake.
+#: An ISO 8601 date and, after ``T`` or a space, a time with or without a UTC offset. Week dates,
+#: and dates without a day, are too easily a mistake.
 ISO_TIME: Final = re.compile(
     r"\d{4}(-?)\d\d\1\d\d"
     r"(?:[T ]\d\d(?:(:?)\d\d(?:\2\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d(?::?\d\d)?)?)?",
@@ -36,10 +36,10 @@ ISO_TIME: Final = re.compile(
 
 
 def zone_named(name: str, stored: bool = False) -> tzinfo:
-    """Return the time zone with an IANA name; raise ``ValueError`` if the name is unknown.
+    """Return the time zone with an IANA name; raise ``ValueError`` if there's none.
 
-    The name ``UTC`` also works on systems without time zone data. A name that means another zone on
-    another host is refused, but only causes a warning if RedBeat 2 may have ``stored`` it.
+    ``UTC`` works even without time zone data. A name that means another zone on another host is
+    refused, but if RedBeat 2 may have ``stored`` it, only a warning is logged.
     """
     if HOST_ZONE.fullmatch(name) and not (stored and _warned(name)):
         raise ValueError(f"{name!r} {OF_HOST}")
@@ -63,7 +63,7 @@ def _warned(name: str) -> bool:
 def zone_key(zone: tzinfo | None) -> str | None:
     """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` time zone, or None.
 
-    The name is None if it means another zone on another host, such as ``localtime``.
+    A name that means another zone on another host, such as ``localtime``, counts as none.
     """
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if key is None and isinstance(zone, tzfile):
@@ -73,7 +73,6 @@ def zone_key(zone: tzinfo | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _key_of_file(path: str) -> str | None:
-    """Return the IANA name in the path of a time zone file, or None if the path has no name."""
     name = path.rpartition("zoneinfo/")[2]
     try:
         return ZoneInfo(name).key
@@ -82,10 +81,10 @@ def _key_of_file(path: str) -> str | None:
 
 
 def wall_zone(zone: tzinfo) -> tzinfo:
-    """Return the time zone as an object that works as the ``tzinfo`` of a datetime.
+    """Return a zone that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone does not work as ``tzinfo``, because the datetime would be in local mean time.
-    For a ``pytz`` zone, this function returns the ``zoneinfo`` zone with the same name.
+    A ``pytz`` zone doesn't: the datetime would be in local mean time. It's replaced by the
+    ``zoneinfo`` zone of the same name.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone
@@ -94,18 +93,18 @@ def wall_zone(zone: tzinfo) -> tzinfo:
 
 
 def fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Return the UTC offset of a time zone if the offset never changes on any host, else None."""
+    """Return the UTC offset of a time zone if it never changes on any host, else None."""
     if isinstance(zone, ZoneInfo) and zone_key(zone) is None:
         return None
     try:
         return zone.utcoffset(None)
     except Exception:
-        # utcoffset() of a tzinfo should accept None, but some classes raise an error.
+        # The utcoffset() of a tzinfo should accept None, but that of some classes raises.
         return None
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC as a plain datetime; raise ``ValueError`` for a naive datetime."""
+    """Return ``moment`` in UTC as a plain datetime; raise ``ValueError`` if it's naive."""
     if type(moment) is not datetime:
         moment = plain_datetime(moment)
     if moment.tzinfo is UTC:
@@ -116,9 +115,9 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def to_timestamp(dt: datetime) -> int | float:
-    """Return ``dt`` in UNIX seconds, as an ``int`` if ``dt`` has no microseconds.
+    """Return UNIX seconds, as an ``int`` if ``dt`` has no microseconds.
 
-    A naive datetime is interpreted as UTC.
+    A naive ``dt`` is in UTC.
     """
     aware = plain_datetime(dt if dt.tzinfo else dt.replace(tzinfo=UTC))
     since = aware - EPOCH
@@ -127,13 +126,11 @@ def to_timestamp(dt: datetime) -> int | float:
 
 
 def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
-    """Return the datetime for UNIX ``seconds``, with a UTC offset of ``tz_minutes`` minutes."""
     moment = EPOCH + timedelta(seconds=seconds)
     return moment.astimezone(timezone(timedelta(minutes=tz_minutes))) if tz_minutes else moment
 
 
 def get_utcoffset_minutes(dt: datetime) -> int | float:
-    """Return the UTC offset of ``dt`` in minutes, 0 for a naive datetime."""
     offset = dt.utcoffset()
     return offset.total_seconds() / 60 if offset else 0
 
@@ -141,8 +138,8 @@ def get_utcoffset_minutes(dt: datetime) -> int | float:
 def time_from(value: object) -> datetime:
     """Return a time as a plain datetime, which is naive if the time has no UTC offset.
 
-    The time is a text in ISO 8601, a datetime, or a date, which means its midnight. Raises
-    ``ValueError`` for other values.
+    ``value`` is ISO 8601 text, a datetime, or a date, which means its midnight. Raises
+    ``ValueError`` for anything else.
     """
     if isinstance(value, datetime):
         return plain_datetime(value)
@@ -159,11 +156,11 @@ def time_from(value: object) -> datetime:
 
 
 def plain_datetime(moment: datetime) -> datetime:
-    """Return an object of a subclass of ``datetime`` as a plain datetime of the same time.
+    """Return a ``datetime`` of a subclass as a plain one of the same time.
 
-    Subclasses such as those of pendulum and pandas change arithmetic: pendulum cannot compare a
-    time without time zone with a plain one. Raises ``ValueError`` for an object that is no time,
-    such as the ``NaT`` of pandas.
+    Subclasses such as those of pendulum and pandas change arithmetic: pendulum can't compare a time
+    without a time zone with a plain one. Raises ``ValueError`` for what isn't a time, such as the
+    ``NaT`` of pandas.
     """
     if type(moment) is datetime:
         return moment
