@@ -1,1 +1,1 @@
-"""Export and import of entries, and readers for the data of other schedulers."""
+"""Export and import of entries, and readers of other schedulers' data."""

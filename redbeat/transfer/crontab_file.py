@@ -1,9 +1,9 @@
 """Reads entries from a crontab file that names tasks instead of shell commands.
 
-A line of the file is ``minute hour day-of-month month day-of-week task [kwargs]`` or
-``@daily task [kwargs]``, with ``kwargs`` as a JSON object. The line ``CRON_TZ=Europe/Paris`` sets
-the time zone of the following lines. Empty lines, lines that begin with ``#``, and variables
-without an effect on tasks, such as ``MAILTO``, are ignored.
+A line is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task [kwargs]``,
+where ``kwargs`` is a JSON object. The line ``CRON_TZ=Europe/Paris`` sets the time zone of the lines
+below it. Empty lines, comments (``#``) and variables that don't affect tasks, such as ``MAILTO``,
+are ignored.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 logger = get_logger("celery.beat")
 
-#: Maximum length of a line, in bytes.
+#: In bytes.
 MAX_LINE: Final = MAX_TEXT
 
 ASSIGNMENT: Final = re.compile(r"[\"']?(\w+)[\"']?\s*=\s*(.*)")
 
-#: Variables that change when cron runs a line. All others only reach its command, and no task.
+#: Variables that change when cron runs a line. All others only reach its command.
 TIMING: Final = re.compile(r"(CRON_)?TZ|\w*DELAY|START_HOURS_RANGE", re.IGNORECASE)
 
 
 def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line; the entry name is the task and a number, such as ``proj.sync-1``."""
+    """Yield an entry per line, named after its task and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
     unclear = ""  # the line after which the time zone is not known
@@ -97,7 +97,7 @@ def _zone(name: str, value: str) -> str | None:
 
 
 def _split(text: str) -> tuple[list[str], str, str]:
-    """Return the five schedule fields, the task name, and the kwargs as JSON ("" for none)."""
+    """Return the five schedule fields, the task name, and the kwargs as JSON or ""."""
     first, *rest = text.split(None, 1)
     if first.startswith("@"):
         try:

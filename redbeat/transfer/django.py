@@ -1,4 +1,4 @@
-"""Reads entries of django-celery-beat from its database or from ``manage.py dumpdata`` output."""
+"""Reads django-celery-beat's entries from its database or from ``manage.py dumpdata`` output."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ logger = get_logger("celery.beat")
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: The name of the row that django-celery-beat makes itself, as a beat of RedBeat makes its entry.
+#: The row that django-celery-beat makes itself; a beat of RedBeat makes the entry itself, too.
 CLEANUP: Final = "celery.backend_cleanup"
 
-#: Maps a field of ``PeriodicTask`` to the label of the model that the field refers to.
+#: A field of ``PeriodicTask`` -> the model that it refers to.
 TABLES: Final = {
     kind: f"{LABEL}{kind}schedule" for kind in ("interval", "crontab", "solar", "clocked")
 }
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
-#: Maps a field of ``PeriodicTask`` to the kind of its value. The code that reads a field without a
-#: kind checks the value of the field.
+#: The kinds of a ``PeriodicTask``'s fields. Others are checked by the code that reads them.
 KINDS: Final[dict[str, incoming.Kind]] = {
     **dict.fromkeys(("name", "task"), (str, "a string", True)),
     **dict.fromkeys(("enabled", "one_off"), (bool, "true or false", False)),
@@ -56,7 +55,7 @@ KINDS: Final[dict[str, incoming.Kind]] = {
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
-#: Maps a kind of schedule to fields of its database row, with the kinds of their values.
+#: A kind of schedule -> the kinds of its row's fields.
 ROW_KINDS: Final[dict[str, dict[str, incoming.Kind]]] = {
     "solar": {
         "event": (str, "the name of an event", True),
@@ -64,20 +63,19 @@ ROW_KINDS: Final[dict[str, dict[str, incoming.Kind]]] = {
     }
 }
 
-#: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
+#: Fields that become options of ``apply_async``.
 OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 
-#: The fields of one database row, by field name.
 Fields = Mapping[str, Any]
 
-#: The rows of all tables, by model label and primary key.
+#: The fields of all rows, by model and primary key.
 Tables = Mapping[tuple[str, str], Any]
 
 
 def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Iterator[Incoming]:
-    """Yield the entry for each ``PeriodicTask``, with the run history.
+    """Yield the entry for each ``PeriodicTask``, with its run history.
 
-    Naive times are interpreted in the time zone of the app. The row :data:`CLEANUP` yields nothing.
+    Naive times are in the app's time zone. The row :data:`CLEANUP` is left out.
     """
     tables = {(str(row.get("model")), str(row.get("pk"))): row.get("fields") for row in objects}
     for task in objects:
@@ -99,7 +97,7 @@ def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Itera
 
 
 def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
-    """Return the fields of the row :data:`CLEANUP` that django-celery-beat did not write."""
+    """Return the fields of the row :data:`CLEANUP` that someone has changed."""
     usual = schedule.entry_class(CLEANUP, CLEANUP, crontab("0", "4"), [], {}, app=schedule.app)
     usual.options = {"expires": 12 * 3600} if entry.options else {}  # early versions wrote none
     usual.timezone = entry.timezone
@@ -143,7 +141,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
 
 
 def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
-    """Let an enabled entry run next when django-celery-beat would send the next run of its row."""
+    """Let an enabled entry run next when django-celery-beat would send the row's next run."""
     now, plan = datetime.now(zones.UTC), entry.occurrence_plan()
     start, end = plan.policy.start_time, plan.policy.end_time
     first = _next_run_of_row(entry, plan, never_ran, now)
@@ -160,7 +158,7 @@ def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
 
 
 def _waits_for(start: datetime, schedule: Any, now: datetime) -> bool:
-    """Return whether the first run of a row is its first time after ``start_time``."""
+    """Return whether a row first runs at its first time after ``start_time``."""
     return isinstance(schedule, crontab) and start > now
 
 
@@ -179,10 +177,10 @@ def _count_to(first: datetime, entry: RedBeatSchedulerEntry, plan: Plan, now: da
 def _next_run_of_row(
     entry: RedBeatSchedulerEntry, plan: Plan, never_ran: bool, now: datetime
 ) -> datetime | None:
-    """Return when django-celery-beat would send the next run, None if it would send none.
+    """Return when django-celery-beat would send the next run, or None if never.
 
-    Until ``start_time``, nothing is due. From then on, a row that never ran is due at once, but the
-    first run of a crontab waits for its first time after a ``start_time`` in the future.
+    Nothing is due until ``start_time``. From then on, a row that never ran is due at once, except
+    that a crontab waits for its first time after a ``start_time`` in the future.
     """
     start, first = plan.policy.start_time, plan.policy.start_time
     if entry.runs_left == 0:
@@ -257,8 +255,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
 def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in ``dumpdata`` output, with its run history.
 
-    Naive times are interpreted in the time zone of the app. Raises :exc:`UnreadableSourceError` if
-    the file cannot be read.
+    Naive times are in the app's time zone. Raises :exc:`UnreadableSourceError`.
     """
     objects = _objects(file)
     if not any(row.get("model") == TASK for row in objects):
@@ -283,15 +280,14 @@ def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
     return list(objects)
 
 
-#: The alias of Django's default database.
 DEFAULT_ALIAS: Final = "default"
 
 
 def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in a Django database, with its run history.
 
-    ``alias`` is a key of Django's ``DATABASES`` setting. The database is not changed. Raises
-    :exc:`UnreadableSourceError` if Django is not set up or the database cannot be read.
+    ``alias`` is a key of Django's ``DATABASES``. The database is only read. Raises
+    :exc:`UnreadableSourceError`, also if Django isn't set up.
     """
     objects = []
     try:

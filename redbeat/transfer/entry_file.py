@@ -1,8 +1,7 @@
 """Reads entries from TOML and JSON files that people keep under version control.
 
-A file names its owner and contains a table of entries. An entry in a file has the fields of an
-entry in JSON, except that a rule of the command line, such as ``cron``, replaces the field
-``schedule``::
+A file names its owner and has a table of entries. These have the fields of an entry in JSON,
+but a rule of the command line, such as ``cron``, instead of the field ``schedule``::
 
     managed_by = "billing"
 
@@ -12,8 +11,8 @@ entry in JSON, except that a rule of the command line, such as ``cron``, replace
     timezone = "Europe/Paris"
     max_runs = 100
 
-A TOML file can have comments and has a line per field, so that a review shows which fields change.
-A JSON file has the same structure as a TOML file. Use JSON for files that programs write.
+A JSON file has the same structure. TOML suits people: it has comments, and a line per field, so
+that a review shows which fields change. JSON suits programs.
 """
 
 from __future__ import annotations
@@ -45,15 +44,12 @@ if TYPE_CHECKING:
 
 
 class CallField(NamedTuple):
-    """A field of the task call: the type of its value, an example value, and a description."""
-
     type: type
     example: str
     description: str
 
 
-#: The fields of the task call, for which the command line has options, and the dashboard has form
-#: fields.
+#: The fields of the task call, as options of commands and as fields of the dashboard's forms.
 CALL: Final = {
     "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
     "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
@@ -62,10 +58,8 @@ CALL: Final = {
     ),
 }
 
-#: The policy fields that a file may set.
 POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
 
-#: The fields that an entry of a file may have.
 FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
 
 
@@ -74,7 +68,7 @@ LONG_KEY: Final = re.compile(r"(?:\.[\w \t-]*){1001}")
 
 
 class EntryFile(NamedTuple):
-    """The content of a file: the name of the owner, the valid entries, and the problems."""
+    """A file: its owner, the valid entries, and the problems of the others."""
 
     managed_by: str
     entries: dict[str, RedBeatSchedulerEntry]
@@ -82,10 +76,10 @@ class EntryFile(NamedTuple):
 
 
 def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFile:
-    """Return the entries of a file. The file is TOML if its name ends with ``.toml``, else JSON.
+    """Read a file: TOML if its name ends with ``.toml``, else JSON.
 
-    The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
-    cannot be read or does not name its owner.
+    The path ``-`` is JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
+    can't be read or names no owner.
     """
     content = _parsed(path, stdin)
     unknown = [name for name in content if name not in ("managed_by", "entries")]
@@ -147,10 +141,10 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
-    """Return a new entry with the fields of a table; the entry class also receives ``arguments``.
+    """Return a new entry with the fields of a table; the entry class also gets ``arguments``.
 
-    Makes the same checks as ``save()``. Raises :exc:`InvalidEntryError` with the name of the
-    invalid field.
+    Checks what ``save()`` checks. Raises :exc:`InvalidEntryError` with the name of the invalid
+    field.
     """
     _check_fields(table)
     if "task" not in table:
@@ -167,12 +161,11 @@ def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> Re
 
 
 def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str] = FIELDS) -> None:
-    """Set the fields of a table on an entry; the value None resets a field to its default.
+    """Set the fields of a table on an entry; None resets a field to its default.
 
-    A field whose current value is in the table is not set, because the value in the table may lack
-    details. Makes the same checks as ``save()``. Raises :exc:`InvalidEntryError` with the name of a
-    field that is invalid or not in ``known``. After an error, some fields of the entry may have new
-    values.
+    A field is only set if its value in the table differs from the current one, because the table
+    may lack details of it. Checks what ``save()`` checks. Raises :exc:`InvalidEntryError` with the
+    name of a field that is invalid or not in ``known``; by then, some fields may have been set.
     """
     _check_fields(table, known)
     old = current_fields(entry)
@@ -201,9 +194,9 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
 
 
 def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the fields of an entry that have a value, as JSON values that a table may contain.
+    """Return an entry's fields that have a value, as a table may contain them.
 
-    The result has no rule if no rule can describe the schedule of the entry.
+    There's no rule in it if none can describe the entry's schedule.
     """
     definition = stored(entry)
     fields: dict[str, Any] = {"task": entry.task, **dict(filter(None, [rule_of(entry.schedule)]))}
@@ -217,9 +210,9 @@ def attributes_of(
 ) -> dict[str, Any]:
     """Return the attributes that a table sets on an entry.
 
-    Times without a UTC offset are wall-clock times in ``timezone``, or in the time zone of the app
-    if ``timezone`` is None. The entry ``name`` determines the numbers that replace ``H`` in a
-    crontab. Raises :exc:`InvalidEntryError`.
+    Times without a UTC offset are wall-clock times in ``timezone``, or in the app's time zone if it
+    is None. ``name`` determines the numbers for ``H`` in a crontab. Raises
+    :exc:`InvalidEntryError`.
     """
     zone = app.timezone if timezone is None else zone_from("timezone", timezone)
     values: dict[str, Any] = {}
@@ -246,7 +239,6 @@ def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:
-    """Return the schedule of a table; ``H`` in a crontab depends on the entry ``name``."""
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:
         problem = f"give only one of {', '.join(KINDS)}, not {' and '.join(kinds)}"
@@ -277,13 +269,11 @@ def _call_value(field: str, value: Any) -> Any:
 
 
 def _with_queue(options: Mapping[str, Any], queue: Any) -> dict[str, Any]:
-    """Return ``options`` with the given queue, or without a queue if ``queue`` is None."""
     others = {name: value for name, value in options.items() if name != "queue"}
     return others if queue is None else {**others, "queue": queue}
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:
-    """Return the value of a policy field, after conversion of a duration or a local time."""
     kind = POLICY_FIELDS[field].metadata["type"].name
     if kind == "seconds" and isinstance(value, str):
         try:

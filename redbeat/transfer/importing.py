@@ -1,4 +1,4 @@
-"""Imports entries into a schedule. All entries are checked before the first entry is written."""
+"""Imports entries into a schedule. Everything is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ from .jsonlines import pause_fields
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-#: What to do with an entry if Redis has a different entry with the same name.
+#: What to do if Redis has a different entry of the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: What an import does with an entry.
 ACTIONS: Final = ("created", "changed", "unchanged", "kept", "removed")
 
-#: The action for an entry or a calendar that differs, if this ends the import.
+#: The action for a different entry or calendar, with ``fail``.
 CONFLICT: Final = "different"
 
-#: Maximum lengths of the position and of the text of a problem, in characters.
+#: Maximum lengths in a problem, in characters.
 MAX_WHERE: Final = 200
 MAX_PROBLEM: Final = 700
 
@@ -53,7 +52,6 @@ class Ready(NamedTuple):
     policy: str
 
     def has_same_texts(self, row: rows.Row) -> bool:
-        """Return whether a stored entry has the definition and policy of this one."""
         if (row.definition, row.policy or "") != (self.definition, self.policy):
             return False
         pauses = Pause.of_entry(self.entry), changes.state_of(row).pause
@@ -61,7 +59,7 @@ class Ready(NamedTuple):
         return ours == stored
 
     def is_same(self, row: rows.Row) -> bool:
-        """Return whether a stored entry equals this one, so that no write is needed."""
+        """Return whether a stored entry equals this one, so that nothing has to be written."""
         incoming = self.incoming
         is_static = row.static or not incoming.static
         if not (self.has_same_texts(row) and is_static and incoming.meta in ("", row.meta or "")):
@@ -82,9 +80,9 @@ class Ready(NamedTuple):
         return change._replace(fields={**change.fields, **more})
 
     def change(self, row: rows.Row, now: float) -> rows.Change:
-        """Return the change that stores the entry over a row; ``now`` is the time of Redis.
+        """Return the change that stores the entry over a row; ``now`` is Redis's time.
 
-        Raises :exc:`InvalidEntryError` if the key is not a hash.
+        Raises :exc:`InvalidEntryError` if the key isn't a hash.
         """
         if row.problem:
             raise InvalidEntryError("name", reading.not_an_entry(row.key))
@@ -106,13 +104,11 @@ class Ready(NamedTuple):
     def _with_history(
         self, entry: RedBeatSchedulerEntry, row: rows.Row, state: State, now: float
     ) -> tuple[str, State]:
-        """Give the entry its history; return the ``meta`` to store, "" for none, and the state.
+        """Give the entry its history; return the ``meta`` to store ("" for none) and the state.
 
-        Without a history of the source, an existing entry keeps its stored history, and a new entry
-        gets a new history.
-
-        A finished entry starts again if the import changes its schedule, time zone, start or end,
-        but not if the import also changes its run history.
+        If the source has no history, an existing entry keeps its own, and a new entry gets a new
+        one. A finished entry starts again if the import changes its schedule, time zone, start or
+        end, unless it changes its run history, too.
         """
         meta, is_new = self.incoming.meta, row.definition is None
         if meta:
@@ -138,15 +134,14 @@ class Ready(NamedTuple):
 class Importer:
     """Imports the calendars and entries of a source into a schedule.
 
-    ``on_conflict`` applies if Redis has a different entry or calendar with the same name. The value
-    ``fail`` reports a conflict, ``keep`` keeps the stored entry or calendar, and ``replace``
-    overwrites the stored entry or calendar. The value ``fail`` reports no conflict and keeps the
-    stored entry if only the run history differs. ``note`` is called with the planned change of each
-    valid line, and with the deletion of each entry to prune. ``skip`` is called with the problem of
-    each invalid line; without ``skip``, the check keeps the problems.
+    ``on_conflict`` says what happens if Redis has a different entry or calendar of the same name:
+    ``fail`` reports a conflict, ``keep`` keeps the stored one, ``replace`` overwrites it. An entry
+    of which only the run history differs is no conflict: ``fail`` keeps it. ``note`` is called with
+    the planned change of each valid line, and with each entry to prune. ``skip`` is called with the
+    problem of each invalid line; without it, :attr:`problems` collects them.
 
-    A calendar must precede the entries that name the calendar, unless the calendar is already
-    stored. The entries to write are kept in memory, at about 2 KB each.
+    A calendar must come before the entries that name it, or be stored already. The entries to write
+    are kept in memory, at about 2 KB each.
     """
 
     def __init__(
@@ -163,22 +158,20 @@ class Importer:
         self._names = set[str]()
         self.problems, self.conflicts = list[Problem](), list[Problem]()
         self.skipped = 0
-        #: The entries that :meth:`write` will write.
         self.planned: list[Ready] = []
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
-        #: Number of entries for each action, and of calendars to write; in a dry run, as planned.
+        #: How many entries for each action, and how many calendars; in a dry run, as planned.
         self.written = dict.fromkeys((*ACTIONS, "calendars"), 0)
 
     def check(
         self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
     ) -> None:
-        """Check all lines of the source without writing to Redis.
+        """Check the whole source without writing anything.
 
-        Fills :attr:`problems`, and :attr:`conflicts` with the entries and calendars whose names
-        belong to different ones in Redis.
-
-        Takes one round trip per 500 lines, or two if some of the lines define or name calendars.
+        Fills :attr:`problems`, and :attr:`conflicts` with what has the name of a different entry or
+        calendar in Redis. Takes one round trip per 500 lines, or two if some of them define or name
+        calendars.
         """
         for batch in reading.batches(source):
             valid = list(filter(None, map(self._validated, self._entries_of(batch))))
@@ -190,11 +183,10 @@ class Importer:
                 progress(len(batch))
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
-        """Write the calendars that :meth:`check` has planned to write, then the planned entries.
+        """Write the planned calendars, then the planned entries.
 
-        Takes two round trips per 500 entries, and one more for each change of an entry in between.
-        The method also takes the round trips of
-        :func:`~redbeat.management.calendars.store_calendar` for each calendar.
+        Takes two round trips per 500 entries, one more for each entry that changes in between, and
+        for each calendar those of :func:`~redbeat.management.calendars.store_calendar`.
         """
         for calendar in self._planned_calendars:
             store_calendar(self._schedule, calendar)
@@ -209,7 +201,7 @@ class Importer:
                 progress(len(keys))
 
     def prune(self, dry_run: bool = False) -> None:
-        """Delete dynamic entries that the source does not have.
+        """Delete the dynamic entries that the source doesn't have.
 
         Takes two round trips per 500 entries.
         """
@@ -230,7 +222,6 @@ class Importer:
     # -- checking ------------------------------------------------------------------------------
 
     def _refuse(self, where: str, text: str) -> None:
-        """Report or keep a problem of a line."""
         problem = _problem(where, text)
         if self._skip is None:
             self.problems.append(problem)
@@ -239,7 +230,6 @@ class Importer:
             self._skip(problem)
 
     def _plan(self, ready: Ready, row: rows.Row, now: float) -> None:
-        """Plan what to do with an entry."""
         action, score = self._action(ready, row), row.due
         if action is None:
             return
@@ -256,10 +246,9 @@ class Importer:
             self._note(ready.change_to_show(action, row, score))
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
-        """Plan the writes of the calendars in a batch, and yield the other lines of the batch.
+        """Plan a batch's calendars, and yield its other lines, whose entries get their calendars.
 
-        The method passes to each entry the calendars that the entry names. Takes one round trip if
-        a line of the batch defines or names a calendar, else none.
+        Takes one round trip if a line defines or names a calendar, else none.
         """
         names = {name for incoming in batch for name in _calendar_names(incoming)}
         stored, unreadable = readable_calendars(self._store, names) if names else ({}, set())
@@ -276,7 +265,7 @@ class Importer:
     def _plan_calendar(
         self, where: str, calendar: Calendar, old: Calendar | None, is_stored: bool
     ) -> None:
-        """Plan the write of a calendar over ``old``, which is None if it cannot be read."""
+        """Plan a calendar; ``old`` is None if there's none or it can't be read."""
         name = calendar.name
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
@@ -300,7 +289,6 @@ class Importer:
             self._note(apply.calendar_change(action, old, calendar))
 
     def _validated(self, incoming: Incoming) -> Ready | None:
-        """Return an entry with its texts, None if it is invalid."""
         entry, problem = incoming.entry, incoming.problem
         if entry is not None:
             try:
@@ -318,9 +306,9 @@ class Importer:
         return None
 
     def _action(self, ready: Ready, row: rows.Row) -> str | None:
-        """Return the planned action for an entry, one of :data:`ACTIONS` or CONFLICT.
+        """Return one of :data:`ACTIONS` or CONFLICT, or None for an entry with a problem.
 
-        If the entry has a problem, records the problem and returns None. Also records a conflict.
+        Problems and conflicts are recorded.
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem, is_new = apply.obstacle(row, ready.incoming.static), row.definition is None
@@ -337,7 +325,7 @@ class Importer:
         return self._on_other(where, repr(name))
 
     def _on_other(self, where: str, what: str) -> str:
-        """Return the action for an entry or a calendar that differs; record a conflict."""
+        """Return the action for a different entry or calendar; record a conflict."""
         if self._on_conflict == "fail":
             problem = f"{what} is already stored with other content"
             self.conflicts.append(_problem(where, problem))
@@ -355,7 +343,7 @@ def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
 
 
 def _calendar_names(incoming: Incoming) -> Sequence[str]:
-    """Return the names of the calendars that a line defines or that the entry in the line names."""
+    """Return the names of the calendars that a line defines or its entry names."""
     if incoming.calendar is not None:
         return (incoming.calendar.name,)
     with suppress(InvalidEntryError):  # the policy is invalid

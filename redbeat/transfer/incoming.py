@@ -1,4 +1,4 @@
-"""The code that all readers of import sources share, such as the class :class:`Incoming`."""
+"""What all readers of import sources share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ class UnreadableSourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """An entry or calendar from an import source, or the reason why a line is unreadable.
+    """An entry or calendar of a source, or the reason why a line is unreadable.
 
     Attributes:
         where: the position in the source, such as ``line 3``.
-        entry: the entry, or None for a calendar or an unreadable line.
-        problem: the name of the invalid field and what is wrong, or "" if there is no problem.
+        problem: the name of the invalid field and what is wrong.
         static: whether the entry belongs to ``beat_schedule``.
-        meta: the JSON of the field ``meta`` (last run and run count), or "" if the import does not
-            change the history in Redis.
-        runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
+        meta: the JSON of the field ``meta`` (last run and run count), or "" to leave the stored
+            history as it is.
+        runtime: the JSON of the field ``runtime``; used only with ``meta``.
         history: the lines of the last runs.
         identity: the identity of an exported entry, from which its task ids are computed.
-        calendar: the calendar, or None for an entry or an unreadable line.
     """
 
     where: str
@@ -47,11 +45,10 @@ class Incoming:
 
 
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
-    """Return the result of ``read()``, or an unreadable entry with the error of ``read()``.
+    """Return the result of ``read()``, or its error as that of an unreadable line.
 
-    A reader names the invalid field if the reader checks its value. Invalid values that no reader
-    checks can make Celery's classes raise errors of any type. An error in one entry must not end
-    the whole import.
+    An error in one entry must not end the whole import, and values that a reader doesn't check can
+    make Celery's classes raise errors of any type.
     """
     try:
         return read()
@@ -60,33 +57,28 @@ def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
 
 
 def problem_of(what: str, error: Exception) -> str:
-    """Return the text of an error that names a field, or of an unexpected error."""
     if isinstance(error, (InvalidEntryError, DecodeError)):
         return str(error)
     return f"entry: {what}: {described(error)}; correct or remove this entry"
 
 
 class Problem(NamedTuple):
-    """A problem with an entry, and the position of the entry in the source."""
-
     where: str
     text: str
 
 
 # -- checks of the values in a file ----------------------------------------------------------------
 
-#: The kind of a field: the accepted types of the value, a description of the types, and whether the
-#: field is required.
+#: The accepted types of a field, a description of them, and whether the field is required.
 Kind = tuple[Any, str, bool]
 
-#: Maps a Python type to the name of the type in JSON.
 JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
 
 
 def check_known(parent: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise :exc:`InvalidEntryError` for a field that is not in ``known``.
+    """Raise :exc:`InvalidEntryError` for a field that isn't in ``known``.
 
-    ``parent`` is "" or the path of the object that contains the fields, with a dot at the end.
+    ``parent`` is the path of the object with the fields, with a dot at the end, or "".
     """
     for field in fields:
         if field not in known:
@@ -111,7 +103,7 @@ def check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
 def json_from(field: str, text: Any, kind: type) -> Any:
     """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for other values.
 
-    A ``text`` that is neither a string nor bytes counts as an already decoded value.
+    A ``text`` that is neither a string nor bytes counts as already decoded.
     """
     try:
         value = json.loads(text) if isinstance(text, (str, bytes)) else text
@@ -123,7 +115,6 @@ def json_from(field: str, text: Any, kind: type) -> Any:
 
 
 def zone_from(field: str, name: Any) -> tzinfo:
-    """Return the time zone ``name``; raise :exc:`InvalidEntryError` for an unknown name."""
     try:
         return zones.zone_named(name)
     except (ValueError, TypeError) as error:
@@ -131,10 +122,10 @@ def zone_from(field: str, name: Any) -> tzinfo:
 
 
 def instant_from(field: str, value: Any, zone: tzinfo) -> datetime:
-    """Return a time in UTC; a time without a UTC offset is a wall-clock time in ``zone``.
+    """Return a time in UTC; without a UTC offset, it's a wall-clock time in ``zone``.
 
-    The value is a datetime, a date, which means its midnight, or a text in ISO 8601. Raises
-    :exc:`InvalidEntryError` for other values, and for a time outside of the years 1 to 9999.
+    ``value`` is a datetime, a date, which means its midnight, or ISO 8601 text. Raises
+    :exc:`InvalidEntryError` for other values, and outside of the years 1 to 9999.
     """
     try:
         moment = zones.time_from(value)

@@ -1,12 +1,11 @@
-"""Exports and imports a schedule as JSON lines: an object per calendar, then an object per entry.
+"""Exports and imports a schedule as JSON lines: an object per calendar, then one per entry.
 
-A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. A RedBeat
-version without calendars refuses the line of a calendar, because the field ``calendar`` is unknown.
+A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. Versions of
+RedBeat without calendars refuse such a line, because they don't know the field ``calendar``.
 
-An entry has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for an
-entry of ``beat_schedule``; all other entries have no field ``static``. An export with run history
-adds four fields to each entry: the fields ``meta`` and ``runtime`` as in Redis, ``history`` with
-the last runs and their task ids, and ``identity``.
+An entry has the fields ``name``, ``definition`` and ``policy``, and ``static``, which is true, if
+it is one of ``beat_schedule``. An export with run history adds ``meta`` and ``runtime`` as in
+Redis, ``history`` with the last runs and their task ids, and ``identity``.
 """
 
 from __future__ import annotations
@@ -36,25 +35,21 @@ from .incoming import Incoming, Kind, check_kinds, check_known, json_from, read_
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-#: The fields that the line of a calendar may have.
 CALENDAR: Final = ("calendar", "days", "rules", "zone")
 
-#: The fields that the line of an entry may have.
 FIELDS: Final = (
     *("name", "definition", "policy", "meta", "runtime", "history", "identity", "static"),
 )
 
-#: The fields that the policy in a line may have.
 POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", "pause")
 
-#: Maximum length of a line, in bytes.
+#: In bytes.
 MAX_LINE: Final = 8 * MAX_TEXT
 
 
-#: Maximum length of an identity, in characters. RedBeat creates much shorter identities.
+#: In characters. RedBeat's own identities are much shorter.
 MAX_IDENTITY: Final = 200
 
-#: Maps a field to the kind of its value.
 KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object", False)),
     **dict.fromkeys(("days", "rules"), (list, "a list", False)),
@@ -66,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
 def write_line(name: str, row: Row, history: bool = False) -> str:
     """Return an entry as one line of JSON, without a newline.
 
-    Raises :exc:`DecodeError` if the stored JSON of the entry is invalid.
+    Raises :exc:`DecodeError` if the stored JSON is invalid.
     """
     kept = changes.state_of(row)
     texts = {
@@ -89,7 +84,6 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
 
 
 def pause_fields(pause: state.Pause) -> dict[str, Any]:
-    """Return a pause as the policy in a line has it."""
     fields: dict[str, Any] = {"note": pause.note or None, "since": pause.begin}
     return {**fields, "by": pause.by} if pause.by else fields
 
@@ -161,7 +155,7 @@ def _history_in(lines: Any) -> Sequence[str]:
 
 
 def _name_in(line: dict[str, Any]) -> Any:
-    """Return the name of an entry, which its definition has then, too.
+    """Return an entry's name, and set it in its definition.
 
     A name that is a number becomes a string.
     """
@@ -178,13 +172,9 @@ def _name_in(line: dict[str, Any]) -> Any:
 
 
 class Exported(NamedTuple):
-    """A line of an export, or the problem of a calendar or an entry that cannot be read.
+    """A line of an export, or the problem of a calendar or entry that can't be read.
 
-    Attributes:
-        label: the name of the calendar or the entry in messages.
-        line: the line, or "" if the calendar or the entry cannot be read.
-        problem: why the calendar or the entry cannot be read, or "" if there is a line.
-        is_calendar: whether the line or the problem belongs to a calendar.
+    ``label`` names the calendar or entry in messages. ``line`` is "" if there's a problem.
     """
 
     label: str
@@ -196,9 +186,9 @@ class Exported(NamedTuple):
 def export_lines(schedule: Schedule, history: bool = False) -> Iterator[Exported]:
     """Yield one line per calendar, then one line per entry, in due order.
 
-    An entry whose line :func:`read_lines` could not read is yielded as a problem. An entry that is
-    added or deleted during the export may be missing. Only 500 entries are in memory at a time.
-    Takes one round trip for the calendars, and one round trip per 500 entries.
+    An entry whose line :func:`read_lines` couldn't read becomes a problem. One that is added or
+    deleted during the export may be missing. At most 500 entries are in memory at a time. Takes one
+    round trip for the calendars, and one per 500 entries.
     """
     store = store_of(schedule.app)
     for name, text in sorted(store.calendars().items()):

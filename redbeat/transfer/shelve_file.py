@@ -1,8 +1,8 @@
 """Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
-The file contains pickles, and a pickle can run any code while Python loads the pickle. So nothing
-is made while the file is loaded: each object becomes a :class:`Recorded`, which knows what the
-pickle would have called. Afterwards :func:`made` makes those whose classes are in :data:`KNOWN`.
+The file contains pickles, and loading a pickle can run any code. So nothing is made while it's
+loaded: each object becomes a :class:`Recorded`, which knows what the pickle would have called.
+Afterwards, :func:`made` makes those whose classes are in :data:`KNOWN`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ from . import incoming
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-#: No suffix, and the file name suffixes that some database libraries add.
+#: The suffixes that database libraries add to the file's name, if any.
 SUFFIXES: Final = ("", ".db", ".dat", ".dir", ".bak")
 
-#: The largest number of values of a field of a crontab.
 MINUTES: Final = 60
 
 
 class Recorded:
-    """An object of a pickle that was not made: the path of its class or function, and arguments.
+    """An object of a pickle that wasn't made: the path of its class or function, and arguments.
 
-    Each class and function that the pickle names becomes a new subclass, so that a pickle which
-    changes attributes of a class changes nothing that lasts.
+    Each class and function that the pickle names becomes a new subclass, so a pickle that changes
+    attributes of a class changes nothing that lasts.
     """
 
     path = ""
@@ -52,7 +51,7 @@ class Recorded:
     state: Any
 
     def __new__(cls, *args: Any, **_kwargs: Any) -> Any:
-        """Return a new object; for ``getattr``, the class or function that it would return."""
+        """For ``getattr``, return the class or function that it would return."""
         if cls.path == "builtins.getattr" and len(args) == 2:
             return class_of(str(getattr(args[0], "path", args[0])), str(args[1]))
         new = super().__new__(cls)
@@ -60,11 +59,10 @@ class Recorded:
         return new
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Recorded:
-        """Return this object for what a function such as a ``partial`` would return."""
+        """Stand for what a function such as a ``partial`` would return."""
         return self
 
     def __setstate__(self, state: Any) -> None:
-        """Note the state."""
         self.state = state
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -88,7 +86,7 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
 
 
 def _pytz_zone(key: Any, offset: Any = None, *_names: Any) -> dt.tzinfo:
-    """Return the zone of a time in pytz, which has the UTC offset of this time, in seconds."""
+    """Return the zone of a time in pytz, which has that time's UTC offset, in seconds."""
     return _zone(key) if offset is None else dt.timezone(dt.timedelta(seconds=offset))
 
 
@@ -99,7 +97,7 @@ def _range(*limits: Any) -> range:
     return numbers
 
 
-#: The classes and functions that a pickle may use, by module and name.
+#: What a pickle may use.
 KNOWN: Final[Mapping[str, Callable[..., Any]]] = {
     "celery.schedules.crontab": crontab,
     "celery.schedules.schedule": interval,
@@ -124,14 +122,14 @@ KNOWN: Final[Mapping[str, Callable[..., Any]]] = {
 ENTRY: Final = "celery.beat.ScheduleEntry"
 LAZY: Final = "celery.beat.BeatLazyFunc"
 
-#: The arguments of a ``ScheduleEntry`` in a pickle.
+#: The arguments of a pickled ``ScheduleEntry``, in order.
 FIELDS: Final = (
     *("name", "task", "last_run_at", "total_run_count", "schedule", "args", "kwargs", "options"),
 )
 
 
 def made(value: Any, field: str) -> Any:
-    """Return a value with all recorded objects made; raises :exc:`InvalidEntryError`."""
+    """Return a value with all recorded objects made; raise :exc:`InvalidEntryError`."""
     if isinstance(value, type) and issubclass(value, Recorded):
         if value.path in KNOWN:
             raise InvalidEntryError(field, f"must be a value, not the class {value.__qualname__}")
@@ -165,14 +163,13 @@ def _object(recorded: Recorded, field: str) -> Any:
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """An unpickler that makes no objects but those of Python's own types."""
+    """An unpickler that makes objects of Python's own types only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class that records the calls of the class or function."""
         return class_of(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Raise an error for a reference to an object outside of the file."""
+        """Refuse a reference to an object outside of the file."""
         raise pickle.UnpicklingError(f"the pickle refers to {pid!r}, which is outside of the file")
 
 
@@ -189,10 +186,9 @@ def load_safely(pickled: bytes) -> Any:
 
 
 def _check_memo(pickled: bytes) -> None:
-    """Raise an error if a memo index in the pickle is larger than the pickle's length in bytes.
+    """Refuse a memo index that is larger than the pickle's length in bytes.
 
-    Python allocates memory for all memo indexes up to the largest index. For the index 2 ** 32 - 1,
-    Python allocates more than 32 GiB.
+    Python allocates memory for all indexes up to the largest: more than 32 GiB for 2 ** 32 - 1.
     """
     for opcode, number, _ in pickletools.genops(pickled):
         if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and int(number or 0) > len(pickled):
@@ -204,8 +200,8 @@ def _check_memo(pickled: bytes) -> None:
 def read_shelve(schedule: Schedule, path: str) -> Iterator[incoming.Incoming]:
     """Yield the entries of a ``celerybeat-schedule`` file with their run histories.
 
-    All entries are static, because Celery's scheduler has only the entries of ``beat_schedule``.
-    Raises :exc:`UnreadableSourceError` if the file cannot be read.
+    All of them are static, because Celery's scheduler has only those of ``beat_schedule``. Raises
+    :exc:`UnreadableSourceError`.
     """
     entries = load_safely(_pickled_entries(path))
     if not isinstance(entries, dict):
@@ -232,7 +228,7 @@ def _pickled_entries(path: str) -> bytes:
 
 
 def _database(path: str) -> str:
-    """Return the name under which ``dbm`` opens the database to which the file ``path`` belongs."""
+    """Return the name under which ``dbm`` opens the database that the file belongs to."""
     for suffix in SUFFIXES:
         if dbm.whichdb(path.removesuffix(suffix)):
             return path.removesuffix(suffix)
