@@ -1,7 +1,7 @@
 """A Celery Beat scheduler that stores periodic tasks in Redis.
 
-Each public name is imported only when a program first uses the name. The package must be fast to
-import, because every Celery command imports :mod:`redbeat.cli` and therefore the package.
+A public name is imported at its first use. Importing the package must be fast, because every Celery
+command imports :mod:`redbeat.cli`, and so the package.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ __all__ += ["register_schedule_type", "rrule", "rruleset"]
 
 __version__ = "3.0.0.dev0"
 
-#: The public names of each module.
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "codec.types": ("register_schedule_type",),
     "entries.backfill": ("Backfill", "Planned"),
@@ -89,7 +88,6 @@ _MODULES: Final = {name: module for module, names in _NAMES.items() for name in 
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return a public name or a submodule of the package."""
     if name in _MODULES:
         value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
         return value

@@ -1,1 +1,1 @@
-"""Build Redis clients that retry commands, for a single server, Sentinel or Cluster."""
+"""Redis clients that retry commands, for a single server, Sentinel or Cluster."""

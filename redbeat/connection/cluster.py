@@ -11,30 +11,27 @@ from typing import Any, Final
 from redis import exceptions
 from redis.cluster import RedisCluster
 
-# Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
+# From redis-py's error message for keys in different slots, which no retry can fix.
 _CROSS_SLOT: Final = "same key slot"
 
-# If a script fails, Redis before version 7 quotes the cause in the middle of the error message.
+# Redis before 7 quotes the cause in the middle of the error message of a script.
 _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
-# Attributes of other clients, for which LateCluster raises AttributeError without connecting.
+# Looking for these attributes of other clients must not connect a LateCluster.
 _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
 
 
 class LateCluster(RedisCluster):
     """A cluster client that connects at its first use instead of in its constructor.
 
-    A beat with a ``LateCluster`` can start while the cluster is down. Each command tries to connect
-    to the cluster until one attempt succeeds. If redis-py raises a cluster error that is not a
-    ``RedisError``, the client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the
-    command is retried.
-
-    ``arguments`` are the arguments of redis-py's ``RedisCluster``.
+    So a beat can start while the cluster is down: each command tries to connect until one succeeds.
+    Cluster errors of redis-py that aren't a ``RedisError`` become ``ConnectionError`` or
+    ``TryAgainError``, so that the command is retried.
     """
 
     def __init__(self, **arguments: Any) -> None:
         self._connect_lock = RLock()
-        # The arguments of redis-py, None while the client connects and after it has connected.
+        # None while the client connects and once it has connected.
         self._pending: dict[str, Any] | None = arguments
 
     def __getattr__(self, name: str) -> Any:
@@ -73,8 +70,9 @@ class LateCluster(RedisCluster):
 def server_errors() -> Iterator[None]:
     """Convert errors after which a retry can succeed into errors that say so.
 
-    Some cluster errors of redis-py are not a ``RedisError``. A server that refuses writes becomes a
-    ``ReadOnlyError``: a replica, or a master with too few replicas (``NOREPLICAS``).
+    Some of redis-py's cluster errors aren't a ``RedisError``. The error of a server that refuses
+    writes becomes a ``ReadOnlyError``: of a replica, or of a master with too few replicas
+    (``NOREPLICAS``).
     """
     try:
         yield
@@ -85,7 +83,7 @@ def server_errors() -> Iterator[None]:
     except exceptions.ClusterError as error:
         if type(error) is not exceptions.ClusterError:
             raise
-        # While a cluster moves a slot, its nodes may redirect a command to each other.
+        # While a slot moves, nodes may redirect a command to each other.
         raise exceptions.TryAgainError(str(error)) from error
     except exceptions.ResponseError as error:
         if _REFUSED.search(str(error)):
@@ -94,14 +92,13 @@ def server_errors() -> Iterator[None]:
 
 
 def is_cluster(client: Any) -> bool:
-    """Return whether ``client`` is a cluster client or wraps one."""
     return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
 
 
 def node_of(client: Any, key: str) -> Any:
     """Return the client of the cluster node that stores ``key``; ``client`` itself for one server.
 
-    Takes no round trip, but a cluster client reads the list of nodes at its first use.
+    No round trip, except that a cluster client reads the list of nodes at its first use.
     """
     if not is_cluster(client):
         return client
@@ -111,11 +108,11 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """After an error, reload a cluster client's slot table: slots may have moved to other nodes."""
+    """After an error, reload a cluster client's slot table: slots may have moved."""
     try:
         yield
     except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.MovedError):
-        # A client that has not connected yet loads the slot table when it connects.
+        # A client that hasn't connected yet loads the table when it does.
         if "nodes_manager" in vars(client):
             with server_errors():
                 client.nodes_manager.initialize()

@@ -1,4 +1,4 @@
-"""The settings of the schedule's Redis, checked, and as arguments of redis-py, with TLS."""
+"""The connection settings of the schedule's Redis, checked, and as arguments of redis-py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = get_logger("celery.beat")
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """A value that may be secret, the name of its setting, and whether this is the broker's."""
+    """A value that may be secret, its setting, and whether that is the broker's."""
 
     setting: str
     value: Any
@@ -34,10 +34,9 @@ class Source:
 
 @dataclass(frozen=True, repr=False)
 class Endpoint:
-    """The settings of the schedule's Redis: the URL, the TLS options and the client options.
+    """The URL, the TLS options and the client options of the schedule's Redis.
 
-    ``url`` may contain several URLs, separated by ``;``. ``url`` and ``options`` may contain
-    passwords.
+    ``url`` may be several URLs, separated by ``;``. It and ``options`` may contain passwords.
     """
 
     url: Source
@@ -46,7 +45,7 @@ class Endpoint:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URL, or of the first of several URLs."""
+        """The scheme of the first URL."""
         return url_scheme(self.url.value)
 
     @property
@@ -57,8 +56,8 @@ class Endpoint:
     def uses_tls(self) -> bool:
         """Whether connections are encrypted.
 
-        ``broker_use_ssl`` turns TLS on only for the URL of the broker, because another URL usually
-        names another server. ``redbeat_redis_use_ssl`` does so unless ``redbeat_redis_url`` is the
+        ``broker_use_ssl`` turns on TLS only for the broker's URL, because another URL usually names
+        another server. ``redbeat_redis_use_ssl`` turns it on unless ``redbeat_redis_url`` is the
         ``redis`` URL of a single server.
         """
         if self.scheme in SOCKETS:
@@ -72,7 +71,7 @@ class Endpoint:
 
 
 def read_endpoint(app: Celery) -> Endpoint:
-    """Read the connection settings of ``app``. The URL is validated when a client is built.
+    """Read the connection settings of ``app``; a URL is checked only when a client is built.
 
     Raises :exc:`ConfigurationError` for a value of the wrong type.
     """
@@ -117,8 +116,8 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
     return [(str(host), int(port)) for host, port in pairs]
 
 
-#: The options that control how RedBeat builds the client, and how a value is converted. The
-#: conversion raises an error for a value that redis-py would refuse late, or not at all.
+#: The options by which RedBeat builds the client, and how their values are converted: that fails
+#: for values that redis-py would refuse late, or not at all.
 BUILDER_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cluster": bool,
     "master_name": _text,
@@ -129,7 +128,7 @@ BUILDER_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "startup_nodes": _nodes,
 }
 
-#: The options that RedBeat passes to redis-py, and how a value is converted.
+#: The options that redis-py gets, converted in the same way.
 CLIENT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "credential_provider": _provider,
     "db": int,
@@ -138,16 +137,14 @@ CLIENT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _text,
 }
 
-#: The options that RedBeat itself uses.
 REDBEAT_OPTIONS: Final = {**BUILDER_OPTIONS, **CLIENT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Convert the options that RedBeat itself uses, and return all ``options``.
+    """Return all ``options``, with those that RedBeat knows converted.
 
-    None means that an option is not set, except for ``socket_timeout``. redis-py validates the
-    options that RedBeat does not use. Raises :exc:`ConfigurationError`, which names ``setting`` and
-    the option, for a value that cannot be converted.
+    None means "not set", except for ``socket_timeout``. redis-py checks the other options. Raises
+    :exc:`ConfigurationError`, which names ``setting`` and the option.
     """
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
@@ -167,7 +164,7 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
 
 # -- arguments of redis-py -------------------------------------------------------------------------
 
-#: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
+#: In seconds, to detect a dead server: redis-py 5 to 7 have no default timeout.
 SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
@@ -177,10 +174,10 @@ SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """The parameters from which RedBeat builds a Redis client.
+    """What a Redis client is built from.
 
-    ``node`` is the first address in the URL setting, ``hosts`` are those of all. ``kwargs`` are the
-    arguments for redis-py, without the options of ``endpoint`` that only RedBeat uses.
+    ``node`` is the first address in the URL setting, ``hosts`` are all of them. ``kwargs`` are for
+    redis-py, without the options that only RedBeat uses.
     """
 
     endpoint: Endpoint
@@ -192,9 +189,8 @@ class Parameters:
 def client_parameters(endpoint: Endpoint) -> Parameters:
     """Return the client parameters that result from all settings of ``endpoint``.
 
-    RedBeat's own settings override the URL. The URL overrides what is inherited from the broker,
-    and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
-    round trips.
+    RedBeat's own settings override the URL, that overrides what is inherited from the broker, and
+    that the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No round trips.
     """
     url = endpoint.url
     addresses = parse_url(url.value, url.setting)
@@ -231,8 +227,8 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``kwargs`` with a credential provider instead of a user name and a password.
 
-    The ``repr`` of redis-py's clients and pools shows passwords, but not the contents of a
-    credential provider. A credential provider in ``kwargs`` is kept.
+    The ``repr`` of redis-py's clients and pools shows passwords, but not what a credential provider
+    contains. One that is in ``kwargs`` is kept.
     """
     hidden = dict(kwargs)
     username, password = hidden.pop("username", None), hidden.pop("password", None)
@@ -244,19 +240,18 @@ def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- TLS -------------------------------------------------------------------------------------------
 
-#: The TLS options of the installed version of redis-py.
 TLS_OPTIONS: Final = frozenset(
     name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")
 )
 
-#: The options that name files, which OpenSSL reads at each connection.
+#: OpenSSL reads these files at each connection.
 FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
 
 def tls_settings(use_ssl: Source) -> dict[str, Any]:
     """Return the options in a setting; their names may lack ``ssl_``, as for other brokers.
 
-    An option that redis-py does not know is left out if it is the broker's.
+    Those of the broker that redis-py doesn't know are left out.
     """
     given: Mapping[str, Any] = use_ssl.value if isinstance(use_ssl.value, Mapping) else {}
     named = {name if name.startswith("ssl") else f"ssl_{name}": given[name] for name in given}
@@ -268,20 +263,20 @@ def tls_settings(use_ssl: Source) -> dict[str, Any]:
 def with_tls(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return redis-py's arguments ``kwargs`` for a TLS connection.
 
-    The certificate and the host name of the server are verified by default. A warning is logged if
-    an option disables the verification of the server. Raises :exc:`ConfigurationError` for a file
-    that is missing or invalid; redis-py checks the other values.
+    By default, the server's certificate and host name are verified; a warning is logged if an
+    option turns that off. Raises :exc:`ConfigurationError` for a file that is missing or invalid;
+    redis-py checks the other values.
     """
     options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **kwargs, "ssl": True}
     options["ssl_cert_reqs"] = _cert_reqs(options["ssl_cert_reqs"])
     password = options.get("ssl_password")
     if password is not None:
-        # A program that prints the options shows the function instead of the password.
+        # Whoever prints the options sees a function, not the password.
         options["ssl_password"] = lambda: password
     message = "The %s of the Redis server is not verified: %s is %r"
     if options["ssl_cert_reqs"] == "none":
         logger.warning(message, "certificate", "ssl_cert_reqs", "none")
-        # Without certificate verification, the ssl module does not allow a host name check.
+        # The ssl module allows no host name check without a verified certificate.
         options["ssl_check_hostname"] = False
     elif not options["ssl_check_hostname"]:
         logger.warning(message, "host name", "ssl_check_hostname", False)
@@ -296,9 +291,9 @@ def _cert_reqs(value: Any) -> str:
 
 
 def _try_files(options: Mapping[str, Any]) -> None:
-    """Load the certificates and the key, so that bad files are reported before any command."""
+    """Load certificates and key, so that bad files are reported before any command."""
     authorities, authorities_path, certificate, key = map(options.get, FILES)
-    # Without a password argument, OpenSSL would prompt for a password in the terminal.
+    # Without a password argument, OpenSSL would prompt for one in the terminal.
     password = options.get("ssl_password") or (lambda: "")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

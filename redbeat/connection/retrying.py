@@ -1,4 +1,4 @@
-"""A Redis client that retries commands, scripts, locks and scans, and commands sent together."""
+"""A Redis client that retries commands, scripts, locks, scans, and commands sent together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ logger = get_logger("celery.beat")
 
 T = TypeVar("T")
 
-#: Errors after which a retry can succeed, because their cause may be temporary. That a server is
-#: loading its data, and that no Sentinel knows a master, are connection errors too.
+#: Errors whose cause may be temporary. That a server is loading its data, and that no Sentinel
+#: knows a master, are connection errors, too.
 RETRIABLE: Final = (
     exceptions.ClusterDownError,
     exceptions.ReadOnlyError,
@@ -30,15 +30,14 @@ RETRIABLE: Final = (
     exceptions.TimeoutError,
     exceptions.TryAgainError,
 )
-#: Subclasses of the errors in RETRIABLE after which a retry cannot succeed.
+#: Subclasses of those after which a retry can't succeed.
 PERMANENT: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
-# Methods that send several commands; the client retries each command separately.
+# Methods that send several commands, each of which is retried on its own.
 _COMPOUND: Final = frozenset({"lock", "register_script"})
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Return whether a command that failed with ``error`` may succeed at a retry."""
     return isinstance(error, RETRIABLE) and not isinstance(error, PERMANENT)
 
 
@@ -46,19 +45,17 @@ class RetryingConnection:
     """A client that retries failed commands for ``retry_period`` seconds, or forever if it is -1.
 
     Commands, scripts (``register_script``), locks (``lock``), ``transaction`` and ``*_iter`` scans
-    are retried. ``pubsub`` and pipelines are not retried; use :meth:`call` for a pipeline. The
-    error of the last attempt is raised unchanged. A command may run twice, because the client also
-    retries a command whose reply was lost. Attributes that ``RetryingConnection`` does not define
-    come from the wrapped client.
+    are retried, ``pubsub`` and pipelines are not; use :meth:`call` for a pipeline. The last
+    attempt's error is raised unchanged. A command whose reply was lost is retried too, so it may
+    run twice. All other attributes are those of the wrapped client.
     """
 
     #: The longest wait between two attempts, in seconds.
     RETRY_MAX_WAIT = 2.0
-    #: The shortest wait between two attempts, in seconds.
-    #: The upper limit of a wait starts at twice ``RETRY_MIN_WAIT``, and doubles with each attempt.
+    #: The shortest wait between two attempts, in seconds. The upper limit of a wait starts at twice
+    #: this, and doubles with each attempt.
     RETRY_MIN_WAIT = 0.1
 
-    #: The function that waits for a number of seconds between two attempts.
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
@@ -72,15 +69,12 @@ class RetryingConnection:
         if not callable(value):
             return value
         if name in _COMPOUND or name.endswith("_iter"):
-            # Bind the method to the retrying client, so that each command of the method is retried.
+            # Bound to the retrying client, so that each command of the method is retried.
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
     def call(self, command: str, function: Callable[[], T]) -> T:
-        """Call ``function`` with retries, and return its result.
-
-        Before each retry, the client logs a warning with ``command`` and the error.
-        """
+        """Call ``function`` with retries; each logs a warning with ``command`` and the error."""
         retrying = Retrying(
             sleep=self.sleep,
             stop=stop_never if self.retry_period < 0 else stop_after_delay(self.retry_period),
@@ -109,7 +103,7 @@ def _log_attempt(command: str, state: RetryCallState) -> None:
 def replies_to(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
     """Return the replies to commands, as bytes, or the error in their place. One round trip.
 
-    Retries all commands, if ``client`` retries commands.
+    If ``client`` retries, it retries all the commands together.
     """
     commands = list(commands)
 

@@ -1,4 +1,4 @@
-"""Build the Redis client for the settings: a single server, a Unix socket, Sentinel or Cluster."""
+"""Builds the Redis client for the settings: a server, a Unix socket, Sentinel or Cluster."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from .cluster import LateCluster, server_errors
 from .endpoint import SOCKET_DEFAULTS, Parameters, hide_credentials, with_tls
 from .urls import SOCKETS
 
-#: The name of the master in Sentinel, if none is set.
 DEFAULT_SERVICE: Final = "master"
 
-#: How many times a cluster client reloads its node list and repeats a command if a node is down.
+#: How often a cluster client reloads its nodes and repeats a command if one is down.
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
-#: Timeouts in seconds for each Sentinel server.
-#: The timeouts are short, because the client waits for each Sentinel server that is down.
+#: In seconds, and short, because the client waits for each Sentinel that is down.
 SENTINEL_DEFAULTS: Final = dict(SOCKET_DEFAULTS, socket_timeout=1.0, socket_connect_timeout=1.0)
 
 _SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
@@ -39,8 +37,8 @@ _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameter
 def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return redis-py arguments with one immediate retry after a connection error.
 
-    The retry replaces a pooled connection that the server closed because it was idle. Arguments
-    with a retry of their own stay as they are.
+    That replaces a pooled connection that the server closed because it was idle. Arguments with a
+    retry of their own stay as they are.
     """
     if kwargs.keys() & {"retry", "retry_on_error"}:
         return dict(kwargs)
@@ -52,8 +50,8 @@ def with_retry(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
-    After a failover, the next command of the client opens a new connection. DNS or Sentinel directs
-    a new connection to the new master. The client does not repeat a refused command.
+    After a failover, its next command opens a new connection, which DNS or Sentinel directs to the
+    new master. The refused command isn't repeated.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -68,7 +66,7 @@ class MasterClient(Redis):
 def build(parameters: Parameters) -> Redis | RedisCluster:
     """Return a client for ``parameters``. No round trips.
 
-    Raises :exc:`ConfigurationError` for options that redis-py does not know or accept.
+    Raises :exc:`ConfigurationError` for options that redis-py doesn't know or accept.
     """
     endpoint = parameters.endpoint
     has_sentinels = parameters.node.scheme in ("redis-sentinel", "sentinel")
@@ -98,8 +96,7 @@ def _sentinel(parameters: Parameters) -> Redis:
     own = options.get("sentinel_kwargs", {})
     if own.get("ssl"):
         own = with_tls(own)
-    # One retry, because by default redis-py tries an unreachable Sentinel four times, and pauses
-    # between the attempts.
+    # One retry, because redis-py's default is three, with pauses between them.
     sentinel: Any = TellingSentinel(
         options.get("sentinels") or parameters.hosts,
         sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},
@@ -111,7 +108,7 @@ def _sentinel(parameters: Parameters) -> Redis:
 
 
 class TellingSentinel(Sentinel):
-    """Names the cause at each Sentinel if no Sentinel could be asked for the master.
+    """If no Sentinel could be asked for the master, the error says why for each of them.
 
     redis-py 8 shows the clients with all their options, and only the types of their errors.
     """
@@ -151,12 +148,12 @@ def _cluster(parameters: Parameters) -> RedisCluster:
         )
     if _RETRY_IS_FOR_CLUSTER and not kwargs.keys() & {"retry", "retry_on_error"}:
         kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
-    # A schedule without shards uses only one slot, so it works even if other slots are unavailable.
+    # Without shards, a schedule uses one slot, so it works even if other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     connection_like(Redis(**node_kwargs).connection_pool)
-    # For the nodes of a cluster, redis-py silently ignores unknown options, even options that
-    # enable the verification of certificates.
+    # For a cluster's nodes, redis-py silently ignores unknown options, even those that turn on the
+    # verification of certificates.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(
@@ -169,5 +166,5 @@ def _cluster(parameters: Parameters) -> RedisCluster:
 
 
 def connection_like(pool: Any) -> Any:
-    """Return a new, unopened connection that has the options of ``pool`` but is not in ``pool``."""
+    """Return a new, unopened connection with the options of ``pool``, but not in it."""
     return pool.connection_class(**pool.connection_kwargs)

@@ -1,4 +1,4 @@
-"""Functions that parse the URLs of Redis servers, and mask the secrets in these URLs."""
+"""Parses the URLs of Redis servers, and masks the secrets in them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from redis import connection
 
 from redbeat.errors import ConfigurationError
 
-#: The schemes of Unix sockets, which have no host and no TLS.
+#: Unix sockets, which have no host and no TLS.
 SOCKETS = ("unix", "redis+socket")
 
-#: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
+#: ``sentinel`` and ``redis+socket`` are Celery's names.
 SCHEMES = ("redis", "rediss", *SOCKETS, "redis-sentinel", "sentinel", "redis-cluster")
 
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 
 MASK = "**"
 
-# A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
+# A semicolon separates URLs only before a scheme, because a password may contain one.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
 _SCHEME_AND_REST = re.compile(r"([\w+.-]+://)?(.*)", re.DOTALL)
-# The last "@" ends the password, because an unquoted password may contain "@", "/", "#" or "?".
+# The last "@" ends the password, because an unquoted one may contain "@", "/", "#" or "?".
 _PASSWORD = re.compile(r"^([^:]*:).*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL, with a default host and port. ``path`` is the path of a socket.
+    """A parsed URL, with a default host and port. ``path`` is that of a socket.
 
     ``options`` are arguments of redis-py, such as ``db`` and ``password``.
     """
@@ -47,8 +47,8 @@ class Address:
 def safe_url(url: Any) -> str:
     """Return ``url`` (one or several URLs) with masked passwords. Never raises.
 
-    User names stay visible, as in the logs of Celery. Secret query options such as ``token`` are
-    masked like passwords.
+    User names stay visible, as in Celery's logs. Secret query options, such as ``token``, are
+    masked, too.
     """
     return ";".join(_masked(part) for part in _ALTERNATIVES.split(url_text(url)))
 
@@ -59,10 +59,10 @@ def url_text(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first URL in ``url``, in lower case, "" if there is no scheme.
+    """Return the scheme of the first URL in ``url``, in lower case, or "".
 
-    ``redis-sentinel`` without ``://`` is a complete URL, because the option ``sentinels`` contains
-    the servers.
+    ``redis-sentinel`` without ``://`` is complete, because the option ``sentinels`` has the
+    servers.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()
@@ -70,10 +70,9 @@ def url_scheme(url: str) -> str:
 
 
 def parse_url(url: str, setting: str) -> list[Address]:
-    """Return the addresses in ``url``, which may contain several URLs separated by ``;``.
+    """Return the addresses in ``url``, which may be several URLs separated by ``;``.
 
-    Raises :exc:`ConfigurationError` for an unsupported scheme or a malformed URL. The error message
-    contains ``setting``, the name of the setting.
+    Raises :exc:`ConfigurationError`, which names the ``setting``.
     """
     parts = [part for part in _ALTERNATIVES.split(url.strip()) if part]
     return [_parse_one(part, setting) for part in parts]
@@ -93,11 +92,11 @@ def _parse_one(url: str, setting: str) -> Address:
             f"{setting} is {printable}, which is not the URL of a Redis server; valid schemes of "
             f"redbeat_redis_url are {', '.join(SCHEMES)}"
         )
-    # redis-py does not know all supported schemes.
+    # redis-py doesn't know all schemes.
     known = f"{'unix' if scheme in SOCKETS else 'redis'}://{url.partition('://')[2]}"
     try:
         parts = urlsplit(known)
-        # An unquoted character of the password may have ended the address of the server.
+        # An unquoted character of the password may have ended the server's address.
         is_cut = "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS
         is_malformed = parts.port == 0 or is_cut
     except ValueError:  # its message may contain parts of the password
@@ -112,7 +111,7 @@ def _parse_one(url: str, setting: str) -> Address:
         options: dict[str, Any] = connection.parse_url(known)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ConfigurationError(f"{setting}: {error}") from error
-    # redis-py ignores a path that is not a number. The name of kombu is "virtual_host".
+    # redis-py ignores a path that isn't a number. kombu calls it "virtual_host".
     database = options.pop("virtual_host", "" if scheme in SOCKETS else parts.path).strip("/")
     if database:
         options.setdefault("db", database)

@@ -1,1 +1,1 @@
-"""Formats schedules, entries and times as text, for the command line and the dashboard."""
+"""Schedules, entries and times as text, for the command line and the dashboard."""

@@ -22,15 +22,12 @@ from .text import duration
 
 
 def iso(instant: datetime | None) -> str | None:
-    """Return an instant as an ISO 8601 string in UTC, or None for None."""
+    """Return an ISO 8601 string in UTC."""
     return None if instant is None else as_utc(instant).isoformat()
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the form that is written as JSON.
-
-    An instant becomes an ISO 8601 string. A dataclass or a named tuple becomes a dict.
-    """
+    """Return a JSON value: instants in ISO 8601, dataclasses and named tuples as dicts."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, list):
@@ -43,7 +40,7 @@ def plain(value: Any) -> Any:
 
 
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the text of an entry's schedule, with the spread if the entry has a spread."""
+    """Return the text of an entry's schedule, with its spread, if any."""
     text = schedule_text(entry.schedule)
     spread = entry.policy_field("spread")
     if not spread or asks_itself(entry.schedule):
@@ -54,8 +51,8 @@ def timing_text(entry: RedBeatSchedulerEntry) -> str:
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the definition of an entry with the same JSON values as in Redis.
 
-    An entry that was never stored in Redis may have a value that JSON cannot represent. For a value
-    that JSON cannot represent, the result contains the ``repr`` of the value.
+    An entry that was never stored may have values that JSON can't represent; these become their
+    ``repr``.
     """
     return {name: _plain(value) for name, value in entry.definition().items()}
 
@@ -101,15 +98,12 @@ def overdue_text(item: status.Overdue) -> str:
 
 
 def outcome_text(run: Occurrence) -> str:
-    """Return the outcome of a run with the missed runs that it replaces: ``sent, 1 missed``."""
+    """Return the outcome of a run and the missed runs that it replaces: ``sent, 1 missed``."""
     return f"{run.outcome}, {run.missed} missed" if run.missed else run.outcome
 
 
 def result_text(result: RunResult | None) -> str:
-    """Return the result of a run as text, such as ``failed in 1.2 s after 2 retries``.
-
-    Returns "" if the result is unknown.
-    """
+    """Return a result such as ``failed in 1.2 s after 2 retries``; "" if it's unknown."""
     if result is None:
         return ""
     text: str = result.state
@@ -123,9 +117,8 @@ def result_text(result: RunResult | None) -> str:
 def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -> datetime | None:
     """Return the time of the last run, or None for an entry that never ran.
 
-    If the entry never ran, its ``last_run_at`` may be the time from which the first run is
-    computed. A triggered run does not change ``last_run_at``, so the time of a triggered run comes
-    from ``history``.
+    The ``last_run_at`` of an entry that never ran may be the time from which its first run is
+    computed. A triggered run doesn't change ``last_run_at``, so its time comes from ``history``.
     """
     ran = entry.total_run_count or entry.scheduled_at is not None
     runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]

@@ -1,7 +1,6 @@
-"""Parses and formats rules, which represent schedules as text in commands and on the dashboard.
+"""Parses and formats rules: schedules as text, in commands and on the dashboard.
 
-A rule consists of a kind, which is one of :data:`KINDS`, and a text. :data:`RULES` has the types of
-schedules that people write.
+A rule is a kind, one of :data:`KINDS`, and a text. :data:`RULES` has what people can write.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from redbeat.schedules.next_run import MIN_EVERY
 
 from .text import exact_duration, plain_number
 
-#: The fields of a crontab, in the order that the command line uses.
+#: In the order of the command line.
 CRON_FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
-#: The units of durations with their lengths in seconds, the longest unit first.
+#: In seconds, the longest unit first.
 UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 
-#: Matches a number with a unit, such as ``1.5 h`` or ``5 minutes``.
+#: A number with a unit, such as ``1.5 h`` or ``5 minutes``.
 QUANTITY: Final = re.compile(
     r"(\d+(?:\.\d*)?|\.\d+) *(weeks?|days?|hours?|min(?:ute)?s?|sec(?:ond)?s?|[wdhms])"
 )
 
-#: Matches the white space before each part, such as ``RRULE:``, of a rule on a single line.
+#: The white space before each part, such as ``RRULE:``, of a rule on a single line.
 BETWEEN_LINES: Final = re.compile(
     r"\s+(?=(?:DTSTART|RRULE|RDATE|EXRULE|EXDATE)[:;])", re.IGNORECASE
 )
@@ -45,7 +44,7 @@ BETWEEN_LINES: Final = re.compile(
 def seconds_from(text: str) -> float:
     """Return a duration such as ``30``, ``30s``, ``1h30m``, ``2 d 12 h`` or ``1w`` in seconds.
 
-    A number without a unit is a number of seconds. Raises ValueError if the text is not a duration.
+    A number without a unit is in seconds. Raises ``ValueError`` for what isn't a duration.
     """
     text = text.strip()
     with_unit = f"{text}s" if re.fullmatch(r"[0-9.]+", text) else text
@@ -65,9 +64,9 @@ def seconds_from(text: str) -> float:
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
     """Return the schedule that a rule of one of the :data:`KINDS` describes.
 
-    ``zone`` is the time zone of times and rules that do not name a time zone. ``name`` is the entry
-    name, which determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError` with
-    the kind as its field.
+    ``zone`` is for times and rules that name no time zone. ``name`` is the entry's name, which
+    determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError` with the kind as
+    its field.
     """
     text = text.strip()
     try:
@@ -120,7 +119,7 @@ def _cron_fields(text: str) -> dict[str, str]:
 
 
 def cron_warning(text: str) -> str:
-    """Return a warning if cron runs a crontab on other days than Celery, otherwise ""."""
+    """Return a warning if cron would run a crontab on other days than Celery, else ""."""
     fields = text.split()
     if len(fields) != len(CRON_FIELDS) or any(fields[field].startswith("*") for field in (2, 4)):
         return ""
@@ -135,8 +134,8 @@ def cron_warning(text: str) -> str:
 def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text)
     key = zones.zone_key(zone)
-    # A rule without a start gets a DTSTART at the epoch, because only DTSTART can contain the time
-    # zone. A rule with COUNT needs a start from the user, because COUNT counts from the start.
+    # Only DTSTART can contain the time zone, so a rule without a start gets one, at the epoch.
+    # COUNT counts from the start, so there the user must give it.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return ical.from_ical(text)
@@ -174,7 +173,7 @@ def _cron_text(when: crontab) -> str:
 
 
 class Rule(NamedTuple):
-    """How people write the schedules of these types, and how such a text is parsed."""
+    """How people write the schedules of these types."""
 
     types: tuple[type, ...]
     parse: Callable[[str, tzinfo, Any, str], BaseSchedule]
@@ -189,15 +188,11 @@ RULES: Final = {
     "solar": Rule((solar,), _solar, lambda when: f"{when.event},{when.lat},{when.lon}"),
 }
 
-#: The kinds of rules.
 KINDS: Final = tuple(RULES)
 
 
 def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return a schedule as a rule: a pair (kind, text), which :func:`parse_rule` can parse.
-
-    Returns None if no rule can describe the schedule.
-    """
+    """Return (kind, text) as :func:`parse_rule` parses it, or None if no rule fits."""
     for kind, one in RULES.items():
         if isinstance(when, one.types):
             with suppress(ValueError):  # RFC 5545 cannot represent all rules
@@ -206,7 +201,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
 
 
 def schedule_text(when: Any) -> str:
-    """Return a schedule as one line of text, in the syntax of the command-line options.
+    """Return a schedule as one line, in the syntax of the command-line options.
 
     Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
     """

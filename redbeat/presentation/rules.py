@@ -26,28 +26,24 @@ DAYS: Final = (*OTHER_DAYS, SUNDAY)
 MONTHS: Final = tuple(map(str.title, cron.NAMES["month_of_year"]))
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
 LONG_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
-#: The positions in a month that have a name; -1 is the last one.
+#: -1 is the last one in a month.
 POSITIONS: Final = {1: "first", 2: "2nd", 3: "3rd", 4: "4th", 5: "5th", -1: "last"}
-#: Maximum number of items that a phrase lists.
+#: Maximum numbers of items and of times of day in a phrase.
 MAX_ITEMS: Final = 8
-#: Maximum number of times of day that a phrase lists.
 MAX_TIMES: Final = 6
-#: Minimum number of consecutive numbers that a phrase shortens to "1 to 3".
+#: So many consecutive numbers become "1 to 3".
 MIN_RANGE: Final = 3
 
 
 class TooComplex(Exception):  # noqa: N818 - control flow, not an error
-    """Raised if a rule is too complex for a short phrase; callers show the rule text instead."""
+    """Raised if no short phrase describes a rule; the rule's text is shown instead."""
 
 
 # -- lists and times -------------------------------------------------------------------------------
 
 
 def joined(items: Sequence[str]) -> str:
-    """Return the items as a list in English, such as ``a, b and c``.
-
-    Raises ``TooComplex`` if there are too many items.
-    """
+    """Return a list such as ``a, b and c``; raise ``TooComplex`` if it's too long."""
     if len(items) > MAX_ITEMS:
         raise TooComplex
     *most, last = items
@@ -89,10 +85,7 @@ def zone_label(zone: tzinfo) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return an aware datetime as text without the time zone, such as ``2026-01-01 09:00``.
-
-    Seconds and microseconds are included if they are not 0.
-    """
+    """Return ``2026-01-01 09:00``, with seconds and microseconds only if they aren't 0."""
     return instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
 
 
@@ -100,11 +93,11 @@ def moment(instant: datetime) -> str:
 
 
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
-    """Return a phrase for all times of day with a minute in ``minutes`` and an hour in ``hours``.
+    """Return a phrase for all times with one of the ``minutes`` and one of the ``hours``.
 
-    ``minutes`` and ``hours`` are sorted and not empty. A phrase that lists times begins with
-    ``at``, as in ``at 09:00 and 17:00``. Raises ``TooComplex`` for other combinations than listed
-    times, hours at the same minutes, and equally spaced minutes of consecutive hours.
+    Both are sorted and not empty. A phrase that lists times begins with ``at``, as in ``at 09:00
+    and 17:00``. Raises ``TooComplex`` unless the times are few, or hours at the same minutes, or
+    equally spaced minutes of consecutive hours.
     """
     minute_step, hour_step = _step(minutes, 60), _step(hours, 24)
     if minute_step and hour_step == 1:
@@ -124,7 +117,7 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int:
-    """Return the step between two or more values that divide 0 to ``size`` equally, otherwise 0."""
+    """Return the step between two or more values that divide 0 to ``size`` equally, else 0."""
     step = size // len(values)
     return step if len(values) > 1 and tuple(values) == tuple(range(0, size, step)) else 0
 
@@ -132,8 +125,8 @@ def _step(values: Sequence[int], size: int) -> int:
 def days(weekdays: Sequence[int], monthdays: Sequence[int]) -> str:
     """Return a phrase such as ``every Monday and Friday`` or ``on day 1 of the month``.
 
-    The number of Monday is 0, and the last day of a month is -1. Returns "" if both are empty, and
-    raises ``TooComplex`` if neither is.
+    Monday is 0, and the last day of a month is -1. Returns "" if both are empty; raises
+    ``TooComplex`` if neither is.
     """
     if monthdays and weekdays:
         raise TooComplex
@@ -148,10 +141,7 @@ def days(weekdays: Sequence[int], monthdays: Sequence[int]) -> str:
 
 
 def phrase(times: str, on_days: str, months: Iterable[int]) -> str:
-    """Return a phrase for runs at ``times``, on certain days of the ``months``, 1 to 12.
-
-    If ``on_days`` is empty, the runs are on every day, and if ``months`` is empty, in every month.
-    """
+    """Join phrases; no ``on_days`` means every day, no ``months`` (1 to 12) every month."""
     if times.startswith("at "):
         text = f"{on_days or 'every day'} {times}"
     else:
@@ -169,10 +159,9 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
     """Return a schedule in English, without a capital letter and without a full stop.
 
     ``timezone`` is the IANA name of the time zone for crontabs and ``clocked`` times; an rrule has
-    its own time zone. The text contains the time zone if the runs depend on the time zone. A rule
-    for which there are no words is shown as its own text. For a custom schedule, the text is the
-    ``repr`` or the name of its type. Raises ``ValueError`` for a ``clocked`` schedule if
-    ``timezone`` is unknown.
+    its own. The text names the time zone if the runs depend on it. A custom schedule is its
+    ``repr``, or the name of its type. Raises ``ValueError`` for an unknown ``timezone`` of a
+    ``clocked`` schedule.
     """
     if next_run.asks_itself(schedule):
         cls: Any = type(schedule)
@@ -198,8 +187,8 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
 def _crontab(when: crontab, _timezone: str | None) -> str:
-    # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
-    # and the day of the week must match.
+    # The package cron-descriptor won't do: in Celery, both the day of the month and the day of the
+    # week must match.
     if cron.cron_rule(when).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(when)}"
     weekdays = sorted((day - 1) % 7 for day in when.day_of_week)  # Sunday is 0 in Celery

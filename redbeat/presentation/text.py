@@ -10,34 +10,34 @@ from typing import Final, NamedTuple
 
 GAP: Final = "  "
 
-#: The units of durations with their lengths in seconds, the longest unit first.
+#: In seconds, the longest unit first.
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def width_of(text: str) -> int:
-    """Return the width of ``text`` in terminal cells."""
+    """In terminal cells."""
     if text.isascii():
         return len(text)
-    # The package wcwidth also knows rare marks and emoji, but RedBeat avoids the dependency.
+    # The package wcwidth also knows rare marks and emoji, but would be one more dependency.
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
 
 def clipped(text: str, length: int) -> str:
-    """Return at most ``length`` characters of ``text``; a shortened text ends with ``~``."""
+    """Return at most ``length`` characters; a shortened text ends with ``~``."""
     return text if len(text) <= length else f"{text[: length - 1]}~"
 
 
-#: Maximum width of an aligned column. A wider cell is printed in full; only its row is unaligned.
+#: Widest aligned column. A wider cell is printed in full, and only its row is unaligned.
 MAX_COLUMN: Final = 200
 
 
 class Room(NamedTuple):
     """How a table is made to fit on a terminal.
 
-    If a line would have more than ``most`` characters, the columns with the titles ``optional`` are
-    left out, those without values and the first ones first, and those with the titles ``cut`` are
-    cut, to no less than their widths there.
+    If a line would have more than ``most`` characters, columns with the titles ``optional`` are
+    left out: those without values first, then from the first one on. Those with the titles ``cut``
+    are cut, but not below the widths given there.
     """
 
     most: int
@@ -46,9 +46,9 @@ class Room(NamedTuple):
 
 
 def columns(rows: Iterable[Iterable[str]], room: Room | None = None) -> list[list[str]]:
-    """Return one line for each row, with aligned columns; the first row has the titles.
+    """Return one line per row, with aligned columns; the first row has the titles.
 
-    A line is a list of the cells and of the spaces between the cells.
+    A line is a list of the cells and of the spaces between them.
     """
     table = [*zip(*rows, strict=True)]
     if room is not None:
@@ -58,7 +58,6 @@ def columns(rows: Iterable[Iterable[str]], room: Room | None = None) -> list[lis
 
 
 def _fitted(table: list[tuple[str, ...]], room: Room) -> list[tuple[str, ...]]:
-    """Return the columns of a table that fit into the room, if that is possible."""
     empty = {column[0] for column in table if set(column[1:]) <= {"-"}}
     left = sorted(room.optional, key=lambda title: title not in empty)
     while True:
@@ -88,7 +87,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> datetime:
-    """Return an instant in a time zone, or unchanged if its local year is not from 1 to 9999."""
+    """Return an instant in a time zone, or unchanged if its year there isn't 1 to 9999."""
     try:
         return instant.astimezone(zone)
     except OverflowError:
@@ -96,12 +95,12 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> str:
-    """Return an instant as wall-clock time in a time zone, to the second, or ``-`` for None."""
+    """Return an instant as wall-clock time in a time zone, to the second; ``-`` for None."""
     return "-" if instant is None else in_zone(instant, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-#: Number of seconds after which a run is shown as late. What people look at is refreshed only
-#: every few seconds, so a smaller number would show punctual runs as late.
+#: Seconds after which a run is shown as late. What people look at is refreshed only every few
+#: seconds, so with less, punctual runs would look late.
 LATE: Final = 10
 
 
@@ -114,7 +113,7 @@ def until(instant: datetime, now: datetime) -> str:
 
 
 def due(instant: datetime, now: datetime) -> str:
-    """Return the time until a run as text, such as ``in 5 min``, ``now`` or ``20 s late``."""
+    """Return when a run is due, such as ``in 5 min``, ``now`` or ``20 s late``."""
     seconds = round((instant - now).total_seconds())
     if seconds > 0:
         return f"in {duration(seconds)}"
@@ -122,22 +121,19 @@ def due(instant: datetime, now: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text with at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
+    """Return a duration in at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 3)[:2])
 
 
 def exact_duration(seconds: float) -> str:
-    """Return a duration as text that is exact to the microsecond, such as ``1 d 2 h 3 min``.
-
-    ``seconds_from`` parses the text.
-    """
+    """Return a duration to the microsecond, which ``seconds_from`` can parse."""
     return " ".join(f"{count} {unit}" for count, unit in quantities(seconds, 6))
 
 
 def quantities(seconds: float, digits: int) -> list[tuple[str, str]]:
-    """Return a duration as pairs of a number and a unit, rounded to ``digits`` of a second."""
+    """Return pairs of a number and a unit, rounded to ``digits`` of a second."""
     parts = []
     rest = round(Decimal(repr(seconds)), digits)
     for unit, size in UNITS:
@@ -150,13 +146,13 @@ def quantities(seconds: float, digits: int) -> list[tuple[str, str]]:
 
 
 def plain_number(number: float | Decimal) -> str:
-    """Return a number without an exponent and without zeros at the end, such as ``0.000001``."""
+    """Return a number without an exponent and zeros at the end, such as ``0.000001``."""
     text = f"{Decimal(str(number)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def plain_text(value: object) -> str:
-    """Return the value of a field as text that a person can type; commas separate list items."""
+    """Return a field's value as a person would type it; commas separate list items."""
     if isinstance(value, float):
         return plain_number(value)
     return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
