@@ -64,8 +64,8 @@ def celery_field(field: str, text: str) -> str:
 
     In ``day_of_week``, 7 means Sunday, as in cron; Celery knows only 0. Raises ``ValueError`` for
     what Celery would misread: it reads only the first three letters of a name, and ignores what
-    follows a range or a step, so that ``mon#1`` is Monday. That numbers are in range, Celery checks
-    itself.
+    follows a range or a step, so it takes ``mon#1`` for Monday. Celery itself checks that numbers
+    are in range.
     """
     return ",".join(_celery_item(field, item) for item in text.split(","))
 
@@ -86,7 +86,6 @@ def _celery_item(field: str, item: str) -> str:
 
 
 def _without_seven(days: Sequence[int], step: int) -> str:
-    """Return the days from the first to the last of ``days``, where 7 means Sunday."""
     begin, end = days[0], days[-1]
     if begin == SUNDAY:
         begin, end = 0, end % SUNDAY

@@ -1,8 +1,9 @@
 """RFC 5545 recurrence rules in wall-clock time: their arguments, and a fast search for runs.
 
-The occurrences are the same as dateutil's, which goes through all periods (years, weeks, seconds,
-...) from the start of a rule. That takes 50 times as long, and a rule that never matches takes
-seconds, until the year 9999. Here, the index of a period is computed from a datetime.
+The occurrences are the same as dateutil's, but the index of a period (year, week, second, ...) is
+computed from a datetime. dateutil goes through all periods from the start of the rule, which takes
+50 times as long. For a rule that never matches, it goes on until the year 9999, which takes
+seconds.
 """
 
 from __future__ import annotations
@@ -223,7 +224,6 @@ class Recurrence:
 
     @cached_property
     def follows_real_time(self) -> bool:
-        """Whether the rule repeats hourly or more often and doesn't restrict the hour."""
         return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
@@ -375,7 +375,6 @@ RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
 
 def frequency(freq: object) -> int:
-    """Return the number of a frequency; raise ``ValueError`` if ``freq`` isn't one."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -384,7 +383,6 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """Return an integer above 0; raise ``ValueError``, which begins with ``name``, for others."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ValueError(f"{name}: {value!r} is not an integer above 0")

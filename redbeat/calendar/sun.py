@@ -42,7 +42,10 @@ NEEDS_EPHEM = "needs the package 'ephem'; install it with: pip install 'celery-r
 
 
 def make_solar(event: str, latitude: float, longitude: float, app: Any = None) -> solar:
-    """Raise ``ImproperlyConfigured`` without the package ephem, ``ValueError`` for wrong values."""
+    """Return a ``solar`` schedule.
+
+    Raises ``ImproperlyConfigured`` without the package ephem, ``ValueError`` for wrong values.
+    """
     try:
         return solar(event, latitude, longitude, app=app)
     except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7

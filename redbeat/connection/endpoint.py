@@ -71,10 +71,7 @@ class Endpoint:
 
 
 def read_endpoint(app: Celery) -> Endpoint:
-    """Read the connection settings of ``app``; a URL is checked only when a client is built.
-
-    Raises :exc:`ConfigurationError` for a value of the wrong type.
-    """
+    """Read the connection settings of ``app``; a URL is checked only when a client is built."""
     url = _source_of(app, "redbeat_redis_url", "broker_url")
     use_ssl = _source_of(app, "redbeat_redis_use_ssl", "broker_use_ssl")
     options = _source_of(app, "redbeat_redis_options", "broker_transport_options")
@@ -116,8 +113,8 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
     return [(str(host), int(port)) for host, port in pairs]
 
 
-#: The options by which RedBeat builds the client, and how their values are converted: that fails
-#: for values that redis-py would refuse late, or not at all.
+#: The options for building the client, and how their values are converted. A conversion fails for a
+#: value that redis-py would refuse late, or not at all.
 BUILDER_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cluster": bool,
     "master_name": _text,
@@ -128,7 +125,7 @@ BUILDER_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "startup_nodes": _nodes,
 }
 
-#: The options that redis-py gets, converted in the same way.
+#: The options for redis-py, and how their values are converted.
 CLIENT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "credential_provider": _provider,
     "db": int,
@@ -189,8 +186,9 @@ class Parameters:
 def client_parameters(endpoint: Endpoint) -> Parameters:
     """Return the client parameters that result from all settings of ``endpoint``.
 
-    RedBeat's own settings override the URL, that overrides what is inherited from the broker, and
-    that the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No round trips.
+    RedBeat's own settings override the URL. The URL overrides what is inherited from the broker,
+    and that overrides the defaults. Raises :exc:`ConfigurationError` if a setting is invalid. No
+    round trips.
     """
     url = endpoint.url
     addresses = parse_url(url.value, url.setting)

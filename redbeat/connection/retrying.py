@@ -30,10 +30,10 @@ RETRIABLE: Final = (
     exceptions.TimeoutError,
     exceptions.TryAgainError,
 )
-#: Subclasses of those after which a retry can't succeed.
+#: Subclasses of these errors after which a retry can't succeed.
 PERMANENT: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
-# Methods that send several commands, each of which is retried on its own.
+# Methods that send several commands; each command is retried on its own.
 _COMPOUND: Final = frozenset({"lock", "register_script"})
 
 

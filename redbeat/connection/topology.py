@@ -108,7 +108,7 @@ def _sentinel(parameters: Parameters) -> Redis:
 
 
 class TellingSentinel(Sentinel):
-    """If no Sentinel could be asked for the master, the error says why for each of them.
+    """Names the cause at each Sentinel if none of them could be asked for the master.
 
     redis-py 8 shows the clients with all their options, and only the types of their errors.
     """

@@ -134,8 +134,8 @@ def cron_warning(text: str) -> str:
 def _rrule(text: str, zone: tzinfo, _app: Celery, _name: str) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text)
     key = zones.zone_key(zone)
-    # Only DTSTART can contain the time zone, so a rule without a start gets one, at the epoch.
-    # COUNT counts from the start, so there the user must give it.
+    # Only DTSTART can contain the time zone, so a rule without a start gets one, at the epoch. A
+    # rule with COUNT needs the user's own start, because COUNT counts from it.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return ical.from_ical(text)

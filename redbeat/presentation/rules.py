@@ -26,12 +26,12 @@ DAYS: Final = (*OTHER_DAYS, SUNDAY)
 MONTHS: Final = tuple(map(str.title, cron.NAMES["month_of_year"]))
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
 LONG_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
-#: -1 is the last one in a month.
+#: Positions in a month; -1 is the last one.
 POSITIONS: Final = {1: "first", 2: "2nd", 3: "3rd", 4: "4th", 5: "5th", -1: "last"}
 #: Maximum numbers of items and of times of day in a phrase.
 MAX_ITEMS: Final = 8
 MAX_TIMES: Final = 6
-#: So many consecutive numbers become "1 to 3".
+#: From this many on, consecutive numbers are written as "1 to 3".
 MIN_RANGE: Final = 3
 
 

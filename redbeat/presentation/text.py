@@ -15,7 +15,7 @@ UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def width_of(text: str) -> int:
-    """In terminal cells."""
+    """Return the width in terminal cells."""
     if text.isascii():
         return len(text)
     # The package wcwidth also knows rare marks and emoji, but would be one more dependency.

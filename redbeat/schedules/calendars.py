@@ -39,7 +39,6 @@ OF_DAY, OF_RUN = 6, 6
 #: Steps: to read a rule, to see that it can't contain a day, and to find out whether it does.
 READ, PASSED, SEARCHED = 30, 6, 60
 
-#: What :exc:`TooManyStepsError` says about a calendar with too many rules.
 READING: Final = ("rules", "the rules of a calendar", "give fewer rules and dates")
 
 #: A day, or the first and last day of a span. A day is a ``date`` or a string in ISO 8601.

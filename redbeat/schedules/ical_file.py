@@ -45,10 +45,7 @@ YEARS: Final = 10
 
 
 def events_in(text: str | bytes, now: date) -> list[tuple[date, date]]:
-    """Return the first and last day or instant of each event from last year on.
-
-    Raises :exc:`InvalidEntryError` if the text can't be read.
-    """
+    """Return the first and last day or instant of each event from last year on."""
     try:
         import icalendar  # noqa: PLC0415 - libraries of an extra
         import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -118,7 +115,6 @@ def _check_complete(parsed: Any, text: str) -> None:
 
 
 def _left_out(component: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield the name and value of each property that would be left out, and the problem."""
     kind = component.name
     if kind not in COMPONENTS and not kind.startswith("X-"):
         yield "BEGIN", kind, f"{kind} has no days; only events (VEVENT) have; remove it"
@@ -155,7 +151,6 @@ def _left_out_of_series(events: list[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _moments(event: Any) -> Iterator[tuple[str, str, datetime | time]]:
-    """Yield the name, the ``TZID`` and the value of each time in an event's properties."""
     for name in DECIDING:
         values = event.get(name, [])
         for value in values if isinstance(values, list) else [values]:

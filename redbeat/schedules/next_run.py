@@ -23,12 +23,12 @@ from redbeat.calendar.zones import UTC, as_utc, plain_datetime, wall_zone
 from .rule import RuleSchedule, clocked, rrule, rruleset
 
 ZERO = timedelta(0)
-#: How far apart a schedule that reads a clock may put one and the same instant.
+#: Two estimates of the same instant may differ by this, if a schedule reads a clock.
 CLOCK_NOISE = timedelta(milliseconds=1)
 CLOCK_READS = 5
 
 #: The shortest interval, which is the precision with which Celery's beat waits. It replaces any
-#: shorter one, also 0 and negative ones.
+#: shorter one, including 0 and negative ones.
 MIN_EVERY = timedelta(milliseconds=10)
 
 SOLAR_LIMIT = 10
@@ -48,10 +48,10 @@ def next_run(
 ) -> datetime | None:
     """Return the first run of ``schedule`` after ``after``, in UTC, or None if no run is left.
 
-    An interval runs next one interval after ``after``. Crontabs and relative intervals use
-    wall-clock time in ``timezone`` (default: that of the schedule's app), rules that of their
-    ``dtstart``. A schedule for which :func:`asks_itself` is true uses its own clock. Raises
-    ``ValueError`` if ``after`` is naive.
+    An interval runs one interval after ``after``. Crontabs and relative intervals use wall-clock
+    time in ``timezone`` (default: that of the schedule's app), rules use that of their ``dtstart``.
+    A schedule for which :func:`asks_itself` is true uses its own clock. Raises ``ValueError`` if
+    ``after`` is naive.
     """
     spend(RUN)
     find = finder_of(schedule) or _next_of_custom
@@ -101,12 +101,11 @@ def count_runs(
     limit: int,
     timezone: tzinfo | None = None,
 ) -> int:
-    """Count the runs of ``schedule`` in ``(after, until]``.
+    """Count the runs of ``schedule`` in ``(after, until]``, up to ``limit``.
 
-    An interval that isn't relative runs one interval after ``after``, two intervals after it, and
-    so on; this number is computed without a search, and ``limit`` is ignored. The runs of all other
-    schedules are counted one by one, up to ``limit``. Those of a solar schedule are counted only up
-    to :data:`SOLAR_LIMIT`, because the search for an event of the sun is expensive.
+    Those of an interval that isn't relative are computed without a search, and ``limit`` is
+    ignored. Those of a solar schedule are counted only up to :data:`SOLAR_LIMIT`, because each
+    search for an event of the sun is expensive.
     """
     finder, count = finder_of(schedule) or _next_of_custom, 0
     if finder is _next_solar:
@@ -305,7 +304,7 @@ def _rounded(step: timedelta) -> timedelta:
 
 
 def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> datetime:
-    """Add steps, which may be negative; those of a day or more in wall-clock time of ``zone``."""
+    """Add ``slots`` steps; those of a day or more are in wall-clock time of ``zone``."""
     if step < UNITS[0]:
         return start + slots * step
     wall = start.astimezone(zone).replace(tzinfo=None) + slots * step
@@ -335,7 +334,7 @@ def find_latest(
         run = probe(start)
         if run is None:
             no_run_after, step = start, step * 4
-    # Then the last run is between ``run`` and ``no_run_after``: bisect.
+    # The last run is between ``run`` and ``no_run_after``: bisect.
     while (following := probe(run)) is not None:
         run = following
         middle = run + (no_run_after - run) / 2

@@ -104,13 +104,13 @@ class RuleSchedule(BaseSchedule):
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
-    ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` and ``until`` are in UTC if they have
-    no time zone, and ``dtstart`` is now by default. The rule uses wall-clock time in the time zone
+    ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` defaults to the current time; it and
+    ``until`` are in UTC if they have no time zone. The rule uses wall-clock time in the time zone
     of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and winter. Microseconds are
     ignored. Raises ``ValueError`` with the name of the invalid argument.
 
     ``byweekday`` and ``wkst`` accept numbers from 0 (Monday) to 6, and the weekdays of
-    ``dateutil``, such as ``MO``. ``nowfun`` and ``app`` are those of
+    ``dateutil``, such as ``MO``. ``nowfun`` and ``app`` have the same meaning as in
     :class:`celery.schedules.crontab`.
     """
 
@@ -167,7 +167,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     @property
     def start(self) -> datetime:
-        """``dtstart`` without microseconds."""
         return self.dtstart.replace(microsecond=0)
 
     def to_ical(self) -> str:
@@ -204,7 +203,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     @cached_property
     def _depends_on_dst(self) -> bool:
-        """Whether a DST change can repeat or skip occurrences of the rule."""
         return self._rule.follows_real_time and zones.fixed_offset(self._zone) is None
 
     @cached_property
@@ -225,7 +223,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     @cached_property
     def _last(self) -> datetime:
-        """The last occurrence that ``count`` allows."""
         count = self.count
         if count is None:
             return walltime.END
@@ -241,8 +238,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
             return walltime.END
 
     def _count_steps(self, left: int, step: timedelta) -> datetime:
-        # While the UTC offset is constant, each wall-clock time is exactly one instant, so
-        # occurrences can be counted in wall-clock time.
+        # While the UTC offset is constant, each wall-clock time is exactly one instant, so the
+        # instants can be counted as wall-clock times.
         for begin, end, offset in walltime.offset_spans(self._zone, self._start):
             wall = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
             first = walltime.at_offset(wall + (self._rule.start - wall) % step, offset)
@@ -287,11 +284,12 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     """A schedule with the occurrences of all ``rrules`` and all ``rdates``, except the ``exdates``.
 
     Each rule is an ``rrule`` of RedBeat, not of ``dateutil``. Dates without a time zone are in UTC.
-    Dates are compared as instants, not as wall-clock times. An instant that several rules or dates
-    contain is one run. A set has at most ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and
-    ``MAX_DATES`` ``exdates``. Raises ``ValueError`` with the name of the invalid argument.
+    Dates are compared as instants, not as wall-clock times. If several rules or dates contain the
+    same instant, the entry runs once. A set has at most ``MAX_RULES`` rules, ``MAX_DATES``
+    ``rdates`` and ``MAX_DATES`` ``exdates``. Raises ``ValueError`` with the name of the invalid
+    argument.
 
-    ``nowfun`` and ``app`` are those of :class:`celery.schedules.crontab`.
+    ``nowfun`` and ``app`` have the same meaning as in :class:`celery.schedules.crontab`.
     """
 
     def __init__(
@@ -315,7 +313,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
     @property
     def start(self) -> datetime:
-        """The earliest of all ``rdates`` and of the ``dtstart`` of all rules, in UTC."""
         starts = [zones.as_utc(rule.dtstart).replace(microsecond=0) for rule in self.rrules]
         return min((*starts, *self._dates[:1]))
 
@@ -454,9 +451,9 @@ def _date(name: str, date: datetime) -> datetime:
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
     """A schedule that runs once, at ``clocked_time``.
 
-    An entry with a ``clocked_time`` in the past runs at once if it hasn't run since then. A naive
-    ``clocked_time`` is in UTC. Raises ``ValueError`` if it isn't a datetime or is before 1970.
-    ``nowfun`` and ``app`` are those of :class:`celery.schedules.crontab`.
+    An entry whose ``clocked_time`` is in the past runs at once, if it hasn't run since then. A
+    naive ``clocked_time`` is in UTC. Raises ``ValueError`` if it isn't a datetime or is before
+    1970. ``nowfun`` and ``app`` have the same meaning as in :class:`celery.schedules.crontab`.
     """
 
     def __init__(

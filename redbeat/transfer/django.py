@@ -36,7 +36,7 @@ logger = get_logger("celery.beat")
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: The row that django-celery-beat makes itself; a beat of RedBeat makes the entry itself, too.
+#: django-celery-beat makes this row itself, as a beat of RedBeat makes its entry.
 CLEANUP: Final = "celery.backend_cleanup"
 
 #: A field of ``PeriodicTask`` -> the model that it refers to.
@@ -158,7 +158,7 @@ def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
 
 
 def _waits_for(start: datetime, schedule: Any, now: datetime) -> bool:
-    """Return whether a row first runs at its first time after ``start_time``."""
+    """Return whether the row's first run is its first time after ``start_time``."""
     return isinstance(schedule, crontab) and start > now
 
 

@@ -1,7 +1,7 @@
 """Reads entries from TOML and JSON files that people keep under version control.
 
-A file names its owner and has a table of entries. These have the fields of an entry in JSON,
-but a rule of the command line, such as ``cron``, instead of the field ``schedule``::
+A file names its owner and has a table of entries. An entry has the fields of an entry in JSON,
+but with a rule of the command line, such as ``cron``, in place of ``schedule``::
 
     managed_by = "billing"
 
@@ -11,8 +11,8 @@ but a rule of the command line, such as ``cron``, instead of the field ``schedul
     timezone = "Europe/Paris"
     max_runs = 100
 
-A JSON file has the same structure. TOML suits people: it has comments, and a line per field, so
-that a review shows which fields change. JSON suits programs.
+A JSON file has the same structure. Use JSON for files that programs write, and TOML for the rest:
+it has comments, and a line per field, so that a review shows which fields change.
 """
 
 from __future__ import annotations
@@ -211,8 +211,7 @@ def attributes_of(
     """Return the attributes that a table sets on an entry.
 
     Times without a UTC offset are wall-clock times in ``timezone``, or in the app's time zone if it
-    is None. ``name`` determines the numbers for ``H`` in a crontab. Raises
-    :exc:`InvalidEntryError`.
+    is None. ``name`` determines the numbers for ``H`` in a crontab.
     """
     zone = app.timezone if timezone is None else zone_from("timezone", timezone)
     values: dict[str, Any] = {}

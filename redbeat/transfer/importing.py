@@ -80,10 +80,7 @@ class Ready(NamedTuple):
         return change._replace(fields={**change.fields, **more})
 
     def change(self, row: rows.Row, now: float) -> rows.Change:
-        """Return the change that stores the entry over a row; ``now`` is Redis's time.
-
-        Raises :exc:`InvalidEntryError` if the key isn't a hash.
-        """
+        """Return the change that stores the entry over a row; ``now`` is Redis's time."""
         if row.problem:
             raise InvalidEntryError("name", reading.not_an_entry(row.key))
         incoming, entry = self.incoming, copy(self.entry)
@@ -135,10 +132,10 @@ class Importer:
     """Imports the calendars and entries of a source into a schedule.
 
     ``on_conflict`` says what happens if Redis has a different entry or calendar of the same name:
-    ``fail`` reports a conflict, ``keep`` keeps the stored one, ``replace`` overwrites it. An entry
-    of which only the run history differs is no conflict: ``fail`` keeps it. ``note`` is called with
-    the planned change of each valid line, and with each entry to prune. ``skip`` is called with the
-    problem of each invalid line; without it, :attr:`problems` collects them.
+    ``fail`` reports a conflict, ``keep`` keeps the stored one, ``replace`` overwrites it. If only
+    the run history differs, ``fail`` reports nothing and keeps the stored entry. ``note`` is called
+    with the planned change of each valid line, and with each entry to prune. ``skip`` is called
+    with the problem of each invalid line; without it, :attr:`problems` collects them.
 
     A calendar must come before the entries that name it, or be stored already. The entries to write
     are kept in memory, at about 2 KB each.
@@ -246,7 +243,7 @@ class Importer:
             self._note(ready.change_to_show(action, row, score))
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
-        """Plan a batch's calendars, and yield its other lines, whose entries get their calendars.
+        """Plan a batch's calendars, and yield its entries, with the calendars that they name.
 
         Takes one round trip if a line defines or names a calendar, else none.
         """
@@ -343,7 +340,6 @@ def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
 
 
 def _calendar_names(incoming: Incoming) -> Sequence[str]:
-    """Return the names of the calendars that a line defines or its entry names."""
     if incoming.calendar is not None:
         return (incoming.calendar.name,)
     with suppress(InvalidEntryError):  # the policy is invalid

@@ -3,8 +3,8 @@
 A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. Versions of
 RedBeat without calendars refuse such a line, because they don't know the field ``calendar``.
 
-An entry has the fields ``name``, ``definition`` and ``policy``, and ``static``, which is true, if
-it is one of ``beat_schedule``. An export with run history adds ``meta`` and ``runtime`` as in
+An entry has the fields ``name``, ``definition`` and ``policy``. Only entries of ``beat_schedule``
+have ``static``, which is true. An export with run history adds ``meta`` and ``runtime`` as in
 Redis, ``history`` with the last runs and their task ids, and ``identity``.
 """
 
@@ -59,10 +59,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def write_line(name: str, row: Row, history: bool = False) -> str:
-    """Return an entry as one line of JSON, without a newline.
-
-    Raises :exc:`DecodeError` if the stored JSON is invalid.
-    """
+    """Return an entry as one line of JSON, without a newline."""
     kept = changes.state_of(row)
     texts = {
         "definition": row.definition,

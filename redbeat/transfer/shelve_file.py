@@ -97,7 +97,7 @@ def _range(*limits: Any) -> range:
     return numbers
 
 
-#: What a pickle may use.
+#: The classes and functions that a pickle may use.
 KNOWN: Final[Mapping[str, Callable[..., Any]]] = {
     "celery.schedules.crontab": crontab,
     "celery.schedules.schedule": interval,
@@ -174,10 +174,7 @@ class SafeUnpickler(pickle.Unpickler):
 
 
 def load_safely(pickled: bytes) -> Any:
-    """Return the pickled object, with a :class:`Recorded` for each object of a class.
-
-    Raises :exc:`UnreadableSourceError` if the pickle is invalid.
-    """
+    """Return the pickled object, with a :class:`Recorded` for each object of a class."""
     try:
         _check_memo(pickled)
         return SafeUnpickler(io.BytesIO(pickled)).load()
