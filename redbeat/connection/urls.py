@@ -54,7 +54,6 @@ def safe_url(url: Any) -> str:
 
 
 def url_text(url: Any) -> str:
-    """Return the URL in a setting, or its list of URLs, as one text."""
     return ";".join(map(str, url)) if isinstance(url, (list, tuple)) else str(url or "")
 
 

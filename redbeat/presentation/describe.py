@@ -22,7 +22,6 @@ from .text import duration
 
 
 def iso(instant: datetime | None) -> str | None:
-    """Return an ISO 8601 string in UTC."""
     return None if instant is None else as_utc(instant).isoformat()
 
 
@@ -40,7 +39,6 @@ def plain(value: Any) -> Any:
 
 
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the text of an entry's schedule, with its spread, if any."""
     text = schedule_text(entry.schedule)
     spread = entry.policy_field("spread")
     if not spread or asks_itself(entry.schedule):
@@ -65,7 +63,6 @@ def _plain(value: Any) -> Any:
 
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the policy fields that differ from their defaults, with instants in ISO 8601."""
     return {name: plain(value) for name, value in entry.policy.non_defaults().items()}
 
 

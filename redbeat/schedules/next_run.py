@@ -260,7 +260,6 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (solar, _next_solar),
     *((cls, _next_rule) for cls in (rrule, rruleset, clocked)),
 )
-#: The methods and properties of a class that influence when its schedules run.
 DECIDING_METHODS = (
     *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),

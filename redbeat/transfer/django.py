@@ -55,7 +55,6 @@ KINDS: Final[dict[str, incoming.Kind]] = {
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
-#: A kind of schedule -> the kinds of its row's fields.
 ROW_KINDS: Final[dict[str, dict[str, incoming.Kind]]] = {
     "solar": {
         "event": (str, "the name of an event", True),

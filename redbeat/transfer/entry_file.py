@@ -68,8 +68,6 @@ LONG_KEY: Final = re.compile(r"(?:\.[\w \t-]*){1001}")
 
 
 class EntryFile(NamedTuple):
-    """A file: its owner, the valid entries, and the problems of the others."""
-
     managed_by: str
     entries: dict[str, RedBeatSchedulerEntry]
     problems: list[Problem]
@@ -143,8 +141,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
     """Return a new entry with the fields of a table; the entry class also gets ``arguments``.
 
-    Checks what ``save()`` checks. Raises :exc:`InvalidEntryError` with the name of the invalid
-    field.
+    Checks what ``save()`` checks, and raises :exc:`InvalidEntryError`.
     """
     _check_fields(table)
     if "task" not in table:

@@ -76,7 +76,6 @@ class Recorded:
 
 
 def class_of(module: str, name: str) -> type[Recorded]:
-    """Return a new class that records the calls of a class or function."""
     names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
     return type("Recorded", (Recorded,), names)
 
@@ -169,7 +168,6 @@ class SafeUnpickler(pickle.Unpickler):
         return class_of(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse a reference to an object outside of the file."""
         raise pickle.UnpicklingError(f"the pickle refers to {pid!r}, which is outside of the file")
 
 
