@@ -96,7 +96,7 @@ def _sentinel(parameters: Parameters) -> Redis:
     own = options.get("sentinel_kwargs", {})
     if own.get("ssl"):
         own = with_tls(own)
-    # One retry, because redis-py's default is three, with pauses between them.
+    # Only one retry: redis-py tries an unreachable Sentinel four times by default, with pauses.
     sentinel: Any = TellingSentinel(
         options.get("sentinels") or parameters.hosts,
         sentinel_kwargs={**SENTINEL_DEFAULTS, **with_retry(hide_credentials(own))},

@@ -38,7 +38,7 @@ ACTIONS: Final = ("created", "changed", "unchanged", "kept", "removed")
 #: The action for a different entry or calendar, with ``fail``.
 CONFLICT: Final = "different"
 
-#: Maximum lengths in a problem, in characters.
+#: Maximum lengths of a problem's position and text, in characters.
 MAX_WHERE: Final = 200
 MAX_PROBLEM: Final = 700
 
@@ -182,7 +182,7 @@ class Importer:
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the planned calendars, then the planned entries.
 
-        Takes two round trips per 500 entries, one more for each entry that changes in between, and
+        Takes two round trips per 500 entries, one more for each change of an entry in between, and
         for each calendar those of :func:`~redbeat.management.calendars.store_calendar`.
         """
         for calendar in self._planned_calendars:
