@@ -248,7 +248,7 @@ class Recurrence:
     def _periods(self, low: datetime) -> Iterator[datetime]:
         """Yield the starts of the periods with an allowed day, hour, minute or second.
 
-        The first of them contains ``low``.
+        The search begins at the period that contains ``low``.
         """
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in count():
