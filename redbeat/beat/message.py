@@ -8,10 +8,10 @@ which :meth:`Messages.render` fills in. If something else has a say in a message
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from os import urandom
 from random import random
 from time import monotonic
 from typing import Any, Final
@@ -28,7 +28,7 @@ from redbeat.beat.broker import (
 )
 from redbeat.codec.stored import json_chunks
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.decide import task_id_of, uuid_text
+from redbeat.entries.decide import task_id_of
 from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import SCALARS, evaluated
 from redbeat.entries.run import Rule
@@ -290,7 +290,9 @@ class Messages:
             return None
         if self._began_at - template.proved_at > PROVED_FOR:
             return None
-        return self._commands(arguments, headers, task_id, uuid_text(urandom(16).hex(), 4))
+        tag = os.urandom(16).hex()  # written like kombu's, which is a UUID
+        tag = f"{tag[:8]}-{tag[8:12]}-{tag[12:16]}-{tag[16:20]}-{tag[20:]}"
+        return self._commands(arguments, headers, task_id, tag)
 
     def _commands(
         self, arguments: Arguments, headers: Mapping[str, Any], task_id: str, tag: str

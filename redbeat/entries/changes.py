@@ -44,11 +44,8 @@ def with_enabled(definition: str, value: bool) -> str:
 
 
 def digest(definition: str, policy: str) -> str:
-    return _sha1(f"{definition}\n{policy}" if policy else definition)
-
-
-def _sha1(text: str) -> str:
-    return hashlib.sha1(bytes_of(text), usedforsecurity=False).hexdigest()
+    whole = f"{definition}\n{policy}" if policy else definition
+    return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 
 
 def state_of(row: Row) -> State:
@@ -56,7 +53,9 @@ def state_of(row: Row) -> State:
     if row.state is None:
         # Computed from the stored text, so that the next beat arrives at the same identity if Redis
         # loses its last writes.
-        state.identity = _sha1(f"{row.definition}\n{row.meta or ''}")[:8]
+        # Not by a function: it is done for each first run.
+        data = f"{row.definition}\n{row.meta or ''}".encode("utf-8", "surrogateescape")
+        state.identity = hashlib.sha1(data, usedforsecurity=False).hexdigest()[:8]
     return state
 
 

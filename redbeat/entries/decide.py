@@ -511,6 +511,10 @@ def namespace_of(prefix: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
+#: The variant bits of a UUID, put into each hexadecimal digit.
+VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """The task id of an occurrence; the same arguments always give the same id.
 
@@ -522,21 +526,10 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
         instant = f"{instant}/{identity}"
     text = f"{instant} {name}"
     data = namespace_of(prefix) + (text.encode() if text.isascii() else bytes_of(text))
-    return uuid_text(sha1(data, usedforsecurity=False).hexdigest(), 5)
-
-
-#: The variant bits of a UUID, put into each hexadecimal digit.
-VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
-
-
-def uuid_text(digits: str, version: int) -> str:
-    """A UUID (RFC 9562) from at least 32 hexadecimal digits.
-
-    ``str(uuid.UUID(...))`` takes three times as long, and beats need two for each run.
-    """
-    variant = VARIANTS[digits[16]]
-    first = f"{digits[:8]}-{digits[8:12]}-{version}{digits[13:16]}"
-    return f"{first}-{variant}{digits[17:20]}-{digits[20:32]}"
+    # str(uuid.UUID(...)) takes three times as long.
+    digits = sha1(data, usedforsecurity=False).hexdigest()
+    last = f"{VARIANTS[digits[16]]}{digits[17:20]}-{digits[20:32]}"
+    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{last}"
 
 
 def score_of(next_at: datetime | None) -> float:
