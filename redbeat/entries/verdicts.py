@@ -281,7 +281,7 @@ def _paused(verdict: Verdict, pause: Pause | None) -> Verdict:
 def _judge_dead_hold(known: Known, held: Hold) -> Verdict:
     """Judge a held run whose beat died: it goes again, or may not.
 
-    Nobody decides it anew, because another decision would be another run.
+    Nobody decides it again, because another decision would be another run.
     """
     at = from_timestamp(held.at)
     if _forbids(known, held, at):

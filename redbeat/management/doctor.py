@@ -19,7 +19,7 @@ from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.definition import FIELDS
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
+from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
@@ -57,8 +57,8 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
 
     Raises :exc:`ConfigurationError` for invalid settings. Imports the app's task modules, and waits
     a second for the answers of workers. Takes one round trip for the calendars, one for the number
-    of shards, and one each per 500 entries, per some thousand keys of the database, per 500 repairs
-    and per 500 entries that are not in the sorted set.
+    of shards, and one each per 500 entries, per some thousand keys of the database, per 500
+    repairs, per 500 entries that are not in the sorted set, and per busy minute.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
@@ -236,12 +236,11 @@ def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Fin
 def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
     """Return why Celery makes the message of the first entry in a UNIX minute, or ""."""
     for row in store.page((str(minute * 60), ""), limit=1).rows:
-        with suppress(InvalidEntryError, DecodeError):  # another finding names the entry
+        # Another finding names an unreadable entry, whose class may raise any error.
+        with suppress(Exception):
             entry = _entry_of(row, schedule)
-            why = schedule.why_not_rendered(entry)
-            return (
-                f"; Celery makes the message of {encodable(str(entry.name))}: {why}" if why else ""
-            )
+            if why := schedule.why_not_rendered(entry):
+                return f"; Celery makes the message of {encodable(str(entry.name))}: {why}"
     return ""
 
 

@@ -16,7 +16,7 @@ from flask.typing import ResponseReturnValue
 from redbeat.calendar.zones import UTC
 from redbeat.entries import policy, saving
 from redbeat.entries.changes import digest
-from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError, described
 from redbeat.management import apply
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.management.forecast import zone_of
@@ -365,7 +365,7 @@ def _saved(entry: Any, form: EntryForm, action: str, message: str) -> ResponseRe
         for warning in NameChecker(entry.app).warnings(entry):
             notify(f"Please check: {warning}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error
-        logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
+        logger.warning("The names of tasks are not checked: %s", described(error))
     return redirect(entry_url(name), 303)
 
 

@@ -228,10 +228,10 @@ class Forecasts:
         # A partial minute would look like a drop in load.
         start = now.replace(second=0, microsecond=0) + MINUTE
         if span.past:
-            periods = Periods(now, start - span.length, span.bar, start)
-            return iter([self._schedule.past_load(periods)])
+            yield self._schedule.past_load(Periods(now, start - span.length, span.bar, start))
+            return
         periods = Periods(now, start, span.bar, start + span.length)
-        return self._schedule.load_in_steps(periods, seconds=STEP_SECONDS)
+        yield from self._schedule.load_in_steps(periods, seconds=STEP_SECONDS)
 
 
 @timeline.get("/timeline")

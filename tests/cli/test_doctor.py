@@ -373,6 +373,10 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     # The beat renders messages for a Redis broker only.
     assert "Celery makes the message of e0: " in ran.json[0]["problem"]
     assert "memory" in ran.json[0]["problem"]
+    unknown = {"name": "e0", "task": "t", "schedule": {"__type__": "of another project"}}
+    redis_client.hset("redbeat:e0", "definition", json.dumps(unknown))
+    ran_again = run("doctor", "--json")
+    assert sorted(finding["kind"] for finding in ran_again.json) == ["busy", "unreadable"]
     assert "about 20 entries are due in each minute" in ran.json[0]["remedy"]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from html import unescape
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -490,6 +491,24 @@ def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
     assert fresh > 0
     assert len(found.counts) * found.length == timedelta(hours=1)
     assert found.start.second == found.start.microsecond == 0
+
+
+def test_a_past_that_takes_long_to_count_is_cached_for_long(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    count = Schedule.past_load
+
+    def slow(*arguments: Any) -> Any:
+        now[0] += 3
+        return count(*arguments)
+
+    monkeypatch.setattr(Schedule, "past_load", slow)
+    monkeypatch.setattr(timeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    forecasts: Any = browser.client.application.extensions["forecasts"]
+    found, fresh = forecasts.get("last-hour")
+    assert fresh == 20 * 3
+    assert forecasts.get("last-hour")[0] is found
 
 
 @pytest.mark.parametrize(
