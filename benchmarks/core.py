@@ -79,12 +79,12 @@ class Scene:
         return float(info["used_cpu_user"] + info["used_cpu_sys"])
 
     def idle(self) -> tuple[float, float]:
-        """Return the seconds and the commands of one idle tick."""
+        """Return the seconds and the scripts of one idle tick."""
         self.client.flushdb()
         with self.beat() as scheduler:
             before = self.client.info("commandstats")
             seconds = seconds_of(lambda: [scheduler.tick() for _ in range(TICKS)])
-            sent = commands(self.client.info("commandstats")) - commands(before)
+            sent = scripts_in(self.client.info("commandstats")) - scripts_in(before)
         return seconds / TICKS, sent / TICKS
 
 
@@ -95,8 +95,8 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def commands(stats: dict[str, Any]) -> int:
-    """Return the number of scripts that a server has run: a turn is one, with commands inside."""
+def scripts_in(stats: dict[str, Any]) -> int:
+    """Return how many scripts a server has run: a turn is one, with commands inside."""
     return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 

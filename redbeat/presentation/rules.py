@@ -7,7 +7,7 @@ months. Any other rule is shown as its own text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
@@ -85,8 +85,14 @@ def zone_label(zone: tzinfo) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return ``2026-01-01 09:00``, with seconds and microseconds only if they aren't 0."""
-    return instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
+    """Return ``2026-01-01 09:00``, with seconds and microseconds only if they aren't 0.
+
+    The UTC offset says which one it is, if the wall-clock time occurs twice at the end of DST.
+    """
+    text = instant.replace(tzinfo=None).isoformat(" ").removesuffix(":00")
+    offset = instant.utcoffset() or timedelta(0)
+    other_offset = instant.replace(fold=1 - instant.fold).utcoffset()
+    return text if other_offset == offset else f"{text} ({timezone(offset)})"
 
 
 # -- times of day, days and months -----------------------------------------------------------------

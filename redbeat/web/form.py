@@ -40,13 +40,6 @@ PREVIEWED: Final = 10
 SUGGESTED: Final = 500
 
 
-#: The kinds of fields that are more than text: what reads them, and what an error calls them.
-READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    "json": (json.loads, "JSON"),
-    "count": (int, "a whole number"),
-}
-
-
 class FormField(NamedTuple):
     """A field of the form.
 
@@ -70,12 +63,18 @@ class FormField(NamedTuple):
 
         Raises :exc:`InvalidEntryError` for an invalid text.
         """
-        read, kind = READERS.get(self.kind, (str, "a text"))
+        if not text:
+            return None
         try:
-            return read(text) if text else None
+            if self.kind == "json":
+                return json.loads(text)
+            if self.kind == "count":
+                return int(text)
         except (ValueError, RecursionError) as error:
+            kind = "JSON" if self.kind == "json" else "a whole number"
             problem = f"is not {kind}; for example: {self.example}"
             raise InvalidEntryError(self.name, problem) from error
+        return text
 
     def text_of(self, value: Any) -> str:
         """The reverse of :meth:`value_of`."""

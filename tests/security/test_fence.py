@@ -169,6 +169,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "int(connection.read_response())",
     ),
     "web/api.py": ("what a regular expression has checked", "int(text)"),
+    "web/form.py": ("what a user entered; ValueError is an error of the field", "int(text)"),
     "web/pages.py": ("what a regular expression has checked", "int(at)"),
     "web/values.py": ("the time of Redis", "from_timestamp(seconds)"),
     "worker.py": (

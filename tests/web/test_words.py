@@ -240,6 +240,13 @@ def test_once() -> None:
     assert in_words(odd) == "once, at 2026-01-01 09:00:05.000250, UTC-05:30"
 
 
+def test_once_in_the_hour_that_comes_twice_says_which() -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=PARIS)
+    words = {fold: in_words(clocked(first.replace(fold=fold))) for fold in (0, 1)}
+    assert words[0] == "once, at 2026-10-25 02:30 (UTC+02:00), Europe/Paris"
+    assert words[1] == "once, at 2026-10-25 02:30 (UTC+01:00), Europe/Paris"
+
+
 @pytest.mark.parametrize(("fields", "words"), RULES, ids=[words for _, words in RULES])
 def test_rule(fields: dict[str, Any], words: str) -> None:
     assert in_words(rrule(dtstart=START, **fields), "Asia/Tokyo") == words + FROM
