@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final, Literal
 
@@ -32,6 +32,9 @@ MAX_DAYS: Final = 4000
 
 #: The most days that an occurrence can move.
 MOST_MOVED: Final = 1100
+
+#: By how much the clocks change at most; around a change, runs of a day are moved out of order.
+CHANGE: Final = timedelta(hours=2)
 
 #: Steps: to look up a day in the calendars, and to move a run.
 OF_DAY, OF_RUN = 6, 6
@@ -328,10 +331,28 @@ class Exclusion:
             stuck = stuck or (moved is None and found > after)
             if moved is not None and moved > after and (best is None or moved < best):
                 best, last = moved, self._last_to_search(moved)
-            found = next_run(schedule, found, self.zone)
+            found = next_run(schedule, self._pass_over(found, moved, after, best), self.zone)
         if best is None and stuck:
             raise TooManyStepsError(*self._about, LIMIT)  # not the end of the schedule
         return best
+
+    def _pass_over(
+        self, found: datetime, moved: datetime | None, after: datetime, best: datetime | None
+    ) -> datetime:
+        """Return the instant after ``found`` until which no occurrence moves closer to ``after``.
+
+        The occurrences of a day move by the same number of days, and so stay in order, except near
+        a change of the clocks.
+        """
+        if moved is None or after < moved <= (best or END) + CHANGE:
+            return found
+        end = self._end_of_day(found) - TICK
+        return end if moved > after else max(found, min(end, found + (after - moved - CHANGE)))
+
+    def _end_of_day(self, instant: datetime) -> datetime:
+        """Return the first midnight after ``instant`` in any zone of the calendars or the entry."""
+        zones = {self.zone, *(zone_named(one.zone) for one in self.calendars if one.zone)}
+        return min(_midnight(instant.astimezone(zone).date() + DAY, zone) for zone in zones)
 
     def _last_to_search(self, best: datetime) -> datetime:
         """No occurrence after the returned instant can move to before ``best``."""

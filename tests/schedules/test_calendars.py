@@ -163,6 +163,21 @@ def test_a_year_without_runs_is_not_too_long(on_excluded: str) -> None:
         assert decide(plan, berlin(2026, 1, 2), berlin(2026, 1, 2), late, late).due
 
 
+@pytest.mark.parametrize("on_excluded", ["skip", "next", "previous"])
+def test_a_run_of_each_minute_is_not_too_long(on_excluded: Any) -> None:
+    exclusion = Exclusion([WEEKENDS, CHRISTMAS], BERLIN, on_excluded)
+    plan = Plan(crontab(), BERLIN, Policy(on_excluded=on_excluded), "x", exclusion)
+    friday, monday = berlin(2026, 12, 18), berlin(2026, 12, 21)
+    for minutes in (0, 12 * 60, 23 * 60 + 58):
+        now = friday + timedelta(minutes=minutes)
+        decision = decide(plan, now - timedelta(minutes=9), now - timedelta(minutes=9), now, now)
+        assert decision[:3] == (now, now + timedelta(minutes=1), 8)
+    last = monday - timedelta(days=2, minutes=1)
+    for sunday in (last, monday - timedelta(minutes=1)):
+        assert decide(plan, last, last, sunday, sunday) == (None, monday, 0, None)
+    assert exclusion.next_run(crontab(), last) == monday
+
+
 def test_a_calendar_of_many_rules_is_not_too_long() -> None:
     rules = [f"FREQ=YEARLY;BYMONTH={n % 12 + 1};BYMONTHDAY={n % 25 + 4}" for n in range(1000)]
     exclusion = Exclusion([Calendar("many", rules=rules)], BERLIN, "next")
