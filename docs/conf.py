@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "file_links",
     "redbeat_reference",
 ]
 exclude_patterns = ["_build"]

@@ -105,7 +105,7 @@ class Finding:
     """A problem of a schedule.
 
     Attributes:
-        kind: one of the kinds that :ref:`doctor <doctor>` lists.
+        kind: one of the kinds that ``doctor`` lists.
         key: the Redis key of the entry, "" for a problem of the whole schedule.
         problem: what is wrong.
         remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
