@@ -271,6 +271,8 @@ def test_every_page_is_in_one_part_of_the_manual() -> None:
     assert [re.findall(r":caption: (.*)", part)[0] for part in parts] == [
         "Tutorial",
         "How-to",
+        "Deployment",
+        "Migrate",
         "Reference",
         "Explanation",
     ]
