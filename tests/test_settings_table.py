@@ -18,7 +18,7 @@ TEXT = (DOCS / "configuration.rst").read_text(encoding="utf-8")
 
 #: A row of the table: name, meaning, type, default, first version.
 ROW = re.compile(
-    r"   \* - ``(\w+)``\n     - (.+)\n     - \| (.+)\n"
+    r"   \* - ``(\w+)``\n     - (.+(?:\n       .+)*)\n     - \| (.+)\n"
     r"       \| Default: (.+)\n       \| Since (.+)\n"
 )
 ROWS = {row[0]: row[1:] for row in ROW.findall(TABLE)}
