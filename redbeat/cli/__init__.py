@@ -26,7 +26,7 @@ MODULES: Final = {
     "import_export": ("export", "import"),
     "operate": ("delete", "pause", "resume", "trigger"),
     "prefixes": ("migrate-prefix", "shard"),
-    "runs": ("simulate", "timeline", "upcoming"),
+    "runs": ("simulate", "upcoming"),
     "show": ("history", "list", "show"),
     "status": ("doctor", "status"),
     "web": ("exporter", "web"),
@@ -38,7 +38,7 @@ COMMANDS: Final = {name: module for module, names in MODULES.items() for name in
 
 #: The commands as the help lists them, by purpose.
 GROUPS: Final = {
-    "Look": ("status", "list", "show", "history", "upcoming", "timeline", "simulate"),
+    "Look": ("status", "list", "show", "history", "upcoming", "simulate"),
     "Change": ("add", "edit", "delete", "plan", "apply", "calendar", "calendars"),
     "Operate": ("doctor", "pause", "resume", "trigger", "backfill"),
     "Move": ("export", "import", "migrate-prefix", "shard"),

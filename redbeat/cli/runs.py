@@ -1,4 +1,4 @@
-"""The commands ``celery redbeat upcoming``, ``timeline`` and ``simulate``."""
+"""The commands ``celery redbeat upcoming`` and ``simulate``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import click
 
-from redbeat.calendar.zones import UTC, zone_key
+from redbeat.calendar.zones import zone_key
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, forecast
 from redbeat.presentation import text
 from redbeat.presentation.describe import iso, timing_text
-from redbeat.printing import plural
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
@@ -111,47 +110,6 @@ def _shared(
         if entry and later and later[0] <= runs[-1][0]:
             left_out[last[name], name] = timing_text(entry)
     return runs, left_out
-
-
-@command("timeline")
-@option(
-    "--span",
-    type=options.SECONDS,
-    default="1h",
-    example="1d",
-    help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
-)
-@match_option
-@option(
-    "--limit",
-    type=click.IntRange(1),
-    default=20,
-    help="Maximum number of rows. The busiest minute also counts entries without a row.",
-)
-def timeline(console: Console, span: float, match: str | None, limit: int) -> None:
-    """Count the upcoming runs, and find the busiest minute."""
-    now = datetime.now(UTC)
-    minutes = forecast.minutes_between(now, now + timedelta(seconds=span))
-    found = console.schedule.load(minutes, match, totals=True)
-    if console.as_json:
-        console.emit(as_json.timeline_json(minutes, found))
-    elif found.entries:
-        totals = [(name, str(sum(counts))) for name, counts in found.entries.items()]
-        console.table(("NAME", "RUNS"), totals[:limit])
-        if totals[limit:]:
-            console.write(f"and {plural(len(totals) - limit, 'more entry', 'more entries')}")
-        _write_busiest(console, found)
-    else:
-        console.note("No upcoming runs")
-    if not found.complete:
-        most = f"{forecast.MAX_LOADED:,}"
-        console.warn(f"only the {most} entries that are due first are in the timeline")
-
-
-def _write_busiest(console: Console, found: forecast.Load) -> None:
-    most = max(found.counts)
-    at = console.when(found.start + found.counts.index(most) * found.length)
-    console.write(f"{plural(sum(found.counts), 'run')}, {most} in the busiest minute, from {at}")
 
 
 @command("simulate")

@@ -53,7 +53,6 @@ WORDS = {
     "show": ["one"],
     "simulate": ["one", "--from", "2026-01-01", "--to", "2026-01-02"],
     "status": ["--max-late", "1d"],
-    "timeline": [],
     "trigger": ["one"],
     "upcoming": [],
 }

@@ -66,7 +66,7 @@ def test_the_help_lists_every_command_in_its_group(run: Run) -> None:
     ("words", "names"),
     [
         (["list", "--json"], ("--match", "--pattern")),
-        (["timeline", "--json"], ("--match", "--pattern")),
+        (["upcoming", "--json"], ("--match", "--pattern")),
         (["import", "/dev/null"], ("--format", "--from")),
     ],
 )

@@ -48,7 +48,7 @@ def documented() -> list[Fields]:
     return [dict(FIELD.findall(table.split(".. list-table::")[0])) for table in tables]
 
 
-ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, FINDING, STATUS = documented()
+ENTRY, LISTED, SHOWN, PAST, COMING, DONE, FINDING, STATUS = documented()
 
 
 def check(value: dict[str, Any], fields: Fields) -> None:
@@ -110,11 +110,6 @@ def test_runs_have_the_documented_fields(run: Run) -> None:
     assert all(map(is_time, shown["upcoming"]))
     for line in run("upcoming", "-n", "3", "--json").json:
         check(line, COMING)
-    (timeline,) = run("timeline", "--json").json
-    check(timeline, TIMELINE)
-    assert sum(timeline["per_minute"]) == sum(found["count"] for found in timeline["entries"])
-    assert all(len(found["runs"]) == found["count"] for found in timeline["entries"])
-    assert all(is_time(text) for found in timeline["entries"] for text in found["runs"])
 
 
 @pytest.mark.usefixtures("entry")

@@ -140,7 +140,7 @@ def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
 def test_characters_that_a_terminal_cannot_write_are_escaped(run: Run, make: Make) -> None:
     make("日本", 60)
     assert "\\u65e5\\u672c" in run("list", charset="ascii").out
-    assert "\\u65e5\\u672c" in run("timeline", charset="ascii").out
+    assert "\\u65e5\\u672c" in run("upcoming", charset="ascii").out
 
 
 def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:

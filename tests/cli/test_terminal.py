@@ -183,7 +183,7 @@ def test_hostile_text_in_redis_reaches_no_terminal(
     redis_client.zadd(".redbeat::expected", {f"redbeat:{HOSTILE}": 1})
     redis_client.hset("redbeat:bad\x1b[31m", "definition", HOSTILE)
     redis_client.zadd("redbeat::schedule", {"redbeat:bad\x1b[31m": 1})
-    for line in ("status", "list", "upcoming", "timeline", "doctor", "export"):
+    for line in ("status", "list", "upcoming", "doctor", "export"):
         found = run(line, color=True)
         text = found.out + found.err
         assert "\x1b[31mf" not in text

@@ -1,4 +1,4 @@
-"""Tests of `celery redbeat upcoming` and `timeline`."""
+"""Tests of `celery redbeat upcoming`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from redbeat import RedBeatSchedulerEntry, Schedule, clocked
+from redbeat import clocked
 from redbeat.cli.command import EX_NOT_FOUND
-from redbeat.management import forecast
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -85,9 +84,8 @@ def test_the_runs_of_a_paused_entry_come_with_a_warning(run: Run, make: Make) ->
 
 
 def test_no_upcoming_runs(run: Run) -> None:
-    for command in ("upcoming", "timeline"):
-        ran = run(command)
-        assert (ran.out, ran.err, ran.code) == ("", "No upcoming runs\n", 0)
+    ran = run("upcoming")
+    assert (ran.out, ran.err, ran.code) == ("", "No upcoming runs\n", 0)
     assert run("upcoming", "nobody").code == EX_NOT_FOUND
 
 
@@ -98,81 +96,3 @@ def test_wrong_options_of_upcoming_are_refused(run: Run, options: list[str]) -> 
     ran = run("upcoming", *options)
     assert ran.code == 2
     assert ("for example: --number 20" in ran.err) == ("-n" in options)
-
-
-def test_the_timeline_counts_the_runs_of_an_hour(run: Run, make: Make) -> None:
-    make("every-five", crontab(minute="*/5"))
-    make("half-hourly", crontab(minute="*/30"))
-    make("daily", 86400)
-    titles, *rows, busiest = run("timeline").lines
-    assert titles.split() == ["NAME", "RUNS"]
-    assert {name: int(runs) for name, runs in map(str.split, sorted(rows))} == {
-        "every-five": 12,
-        "half-hourly": 2,
-    }
-    assert busiest.startswith("14 runs, 2 in the busiest minute, from ")
-
-
-def test_the_timeline_has_as_many_rows_as_asked_for(run: Run, make: Make) -> None:
-    for number in range(5):
-        make(f"entry-{number}", 3600)
-    ran = run("timeline", "--span", "1d", "--limit", "3")
-    assert "and 2 more entries" in ran.lines
-    assert len([line for line in ran.lines if line.startswith("entry-")]) == 3
-
-
-def test_the_timeline_as_json(run: Run, make: Make) -> None:
-    make("five", crontab(minute="*/5"))
-    make("hidden", 60)
-    (found,) = run("timeline", "--json", "--span", "30m", "--match", "f*").json
-    (entry,) = found["entries"]
-    assert entry["name"] == "five"
-    assert len(entry["runs"]) == entry["count"] == 6
-    first = datetime.fromisoformat(found["first_minute"])
-    minutes = Counter(
-        int((datetime.fromisoformat(text) - first).total_seconds()) // 60 for text in entry["runs"]
-    )
-    assert found["per_minute"] == [minutes[n] for n in range(len(found["per_minute"]))]
-    since, until = (datetime.fromisoformat(found[name]) for name in ("since", "until"))
-    assert until - since == timedelta(minutes=30)
-
-
-@pytest.mark.parametrize(("span", "seconds"), [("1d", 86_400), ("1w", 604_800)])
-def test_a_timeline_of_more_than_100000_runs_is_complete(
-    run: Run, make: Make, span: str, seconds: int
-) -> None:
-    make("often", 0.5)
-    make("hourly", 3600)
-    ran = run("timeline", "--span", span)
-    assert ran.err == ""
-    assert [line.split()[0] for line in ran.lines[1:3]] == ["often", "hourly"]
-    runs = 2 * seconds + seconds // 3600
-    assert ran.lines[-1].startswith(f"{runs} runs, 121 in the busiest minute")
-    (found,) = run("timeline", "--span", span, "--json").json
-    assert len(found["per_minute"]) in (seconds // 60, seconds // 60 + 1)
-    assert {entry["name"]: (entry["count"], entry["runs"]) for entry in found["entries"]} == {
-        "often": (2 * seconds, None),
-        "hourly": (seconds // 3600, None),
-    }
-    assert sum(found["per_minute"]) == 2 * seconds + seconds // 3600
-
-
-def test_a_timeline_of_too_many_entries_says_so(
-    run: Run, app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = [RedBeatSchedulerEntry(f"e{n}", "t", 3600, app=app) for n in range(1200)]
-    Schedule(app).save_all(entries)
-    (found,) = run("timeline", "--span", "2h", "--json").json
-    assert (found["complete"], len(found["entries"])) == (True, 1200)
-    monkeypatch.setattr(forecast, "MAX_LOADED", 400)
-    ran = run("timeline", "--span", "2h", "--json")
-    (found,) = ran.json
-    assert not found["complete"]
-    assert len(found["entries"]) < 1200
-    assert "are in the timeline" in ran.err
-
-
-def test_a_timeline_with_a_single_run_has_no_plural(run: Run, make: Make) -> None:
-    make("once", clocked(datetime.now(timezone.utc) + timedelta(minutes=30)))
-    last = run("timeline").lines[-1]
-    assert last.startswith("1 run, 1 in the busiest minute, from ")

@@ -27,7 +27,7 @@ from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
 
 #: Commands that print tables or charts of stored data.
-TABLES = {"list", "show", "upcoming", "timeline", "doctor", "simulate"}
+TABLES = {"list", "show", "upcoming", "doctor", "simulate"}
 LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
 STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
 #: Beginnings of command lines that are not run here, and the reasons.

@@ -94,7 +94,7 @@ SLOW_PAGES: Final = (
     *("/api/entries?limit=500", "/api/upcoming", "/api/status"),
 )
 SLOW_COMMANDS: Final = (
-    *("list --json --sort last", "upcoming", "timeline", "doctor", "status --json", "calendars"),
+    *("list --json --sort last", "upcoming", "doctor", "status --json", "calendars"),
     *("calendars --json", "migrate-prefix redbeat: {other}: --dry-run"),
 )
 #: The pages and commands that show one entry; each entry takes one of them in turn.

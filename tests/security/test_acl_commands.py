@@ -49,7 +49,6 @@ LINES: dict[str, list[str]] = {
     "show": [f"show {NAME}"],
     "history": [f"history {NAME}"],
     "upcoming": ["upcoming", f"upcoming {NAME}"],
-    "timeline": ["timeline"],
     "simulate": [f"simulate {NAME} --from 2027-01-01 --to 2027-01-02 --every 600"],
     "backfill": [
         f"backfill {NAME} --from 2026-01-01 --to 2026-01-02",

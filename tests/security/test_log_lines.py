@@ -105,7 +105,6 @@ def test_no_command_prints_a_control_character(app: Celery, redis_client: Any) -
         ("status",),
         ("doctor",),
         ("upcoming",),
-        ("timeline",),
         ("export",),
     ]
     names = [f"{start}{char}x" for char in bad for start in "nz"]

@@ -133,7 +133,7 @@ def readers(world: World, names: list[str]) -> Iterator[tuple[str, Callable[[], 
             yield f"{attribute} of {entry.name}", partial(getattr, entry, attribute)
         yield f"upcoming of {entry.name}", entry.upcoming
     pages = ["/", "/timeline", "/beats", "/api/entries", "/api/status"]
-    commands = [["list"], ["status"], ["upcoming"], ["timeline"], ["doctor"]]
+    commands = [["list"], ["status"], ["upcoming"], ["doctor"]]
     commands += [[*command, "--json"] for command in commands] + [["export"]]
     for name, words, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
         commands += [["show", name], ["history", name, "--json"], [*words.split(), name]]

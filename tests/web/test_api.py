@@ -14,11 +14,11 @@ from jsonschema import FormatChecker
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from redbeat import Calendar, clocked, rrule
+from redbeat import Calendar, RedBeatSchedulerEntry, clocked, rrule
 from redbeat.entries.history import RunState
 from redbeat.entries.policy import FIELDS
 from redbeat.entries.status import LAST_RESULTS, STATES
-from redbeat.management import find
+from redbeat.management import find, forecast
 from redbeat.metrics.problems import KINDS
 from redbeat.schedule import Schedule
 from redbeat.transfer import entry_file
@@ -33,7 +33,6 @@ from tests.cli.test_json import (
     PAST,
     SHOWN,
     STATUS,
-    TIMELINE,
     is_time,
 )
 from tests.conftest import Make
@@ -379,7 +378,7 @@ def test_the_schemas_have_the_documented_fields(browser: Browser) -> None:
     assert {*base} == {*ENTRY, *LISTED}
     assert {*schemas["Entry"]["properties"]} == {*SHOWN}
     assert {*run, "name"} == {*PAST}
-    for name, fields in {"UpcomingRun": COMING, "Timeline": TIMELINE, "Status": STATUS}.items():
+    for name, fields in {"UpcomingRun": COMING, "Status": STATUS}.items():
         assert {*schemas[name]["properties"]} == {*fields}
     assert {*schemas["Triggered"]["properties"]} == {*DONE}
     fields = schemas["Fields"]["properties"]
@@ -397,6 +396,38 @@ def test_the_schemas_have_the_words_of_the_code(browser: Browser) -> None:
         assert components["schemas"][name]["enum"] == [*choices]
     limit = components["parameters"]["Limit"]["schema"]
     assert (limit["maximum"], limit["default"]) == (MAX_ITEMS, DEFAULT_ITEMS)
+
+
+@pytest.mark.parametrize(("span", "seconds"), [("1d", 86_400), ("1w", 604_800)])
+def test_a_timeline_of_more_than_100000_runs_is_complete(
+    browser: Browser, make: Make, span: str, seconds: int
+) -> None:
+    make("often", 0.5)
+    make("hourly", 3600)
+    found = call(browser, "GET", "/timeline", span=span)
+    first, since = (datetime.fromisoformat(found[name]) for name in ("first_minute", "since"))
+    assert found["complete"]
+    assert since - first < timedelta(minutes=1)
+    assert len(found["per_minute"]) in (seconds // 60, seconds // 60 + 1)
+    assert max(found["per_minute"]) == 121
+    assert {each["name"]: (each["count"], each["runs"]) for each in found["entries"]} == {
+        "often": (2 * seconds, None),
+        "hourly": (seconds // 3600, None),
+    }
+    assert sum(found["per_minute"]) == 2 * seconds + seconds // 3600
+
+
+def test_a_timeline_of_too_many_entries_says_so(
+    browser: Browser, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [RedBeatSchedulerEntry(f"e{n}", "t", 3600, app=app) for n in range(1200)]
+    Schedule(app).save_all(entries)
+    found = call(browser, "GET", "/timeline", span="2h")
+    assert (found["complete"], len(found["entries"])) == (True, 1200)
+    monkeypatch.setattr(forecast, "MAX_LOADED", 400)
+    found = call(browser, "GET", "/timeline", span="2h")
+    assert not found["complete"]
+    assert len(found["entries"]) < 1200
 
 
 @pytest.mark.parametrize("span", ["0", "8d", "soon", "9" * 4000])
