@@ -1,4 +1,4 @@
-"""Tests that the manual's table of settings is that of the code."""
+"""Tests that the settings in the manual are those of the code."""
 
 from __future__ import annotations
 
@@ -12,28 +12,41 @@ from celery import Celery
 from redbeat.config import RedBeatConfig
 from redbeat.settings import SETTINGS
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-TABLE = (DOCS / "settings.inc").read_text(encoding="utf-8")
-TEXT = (DOCS / "configuration.rst").read_text(encoding="utf-8")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.rst"
 
-#: A row of the table: name, meaning, type, default, first version.
-ROW = re.compile(
-    r"   \* - ``(\w+)``\n     - (.+(?:\n       .+)*)\n     - \| (.+)\n"
-    r"       \| Default: (.+)\n       \| Since (.+)\n"
+#: The section of a setting: name, type, default, first version, meaning.
+SECTION = re.compile(
+    r"^``(redbeat_\w+)``\n~+\n\n([^.]+)\. Default: (.+?)\. Since (\S+)\.\n\n(\S.+?)\n\n",
+    re.MULTILINE | re.DOTALL,
 )
-ROWS = {row[0]: row[1:] for row in ROW.findall(TABLE)}
+SECTIONS = {
+    name: [" ".join(text.split()) for text in texts]
+    for name, *texts in SECTION.findall(PAGE.read_text(encoding="utf-8"))
+}
 
 
-def test_the_table_has_each_setting() -> None:
-    assert list(ROWS) == list(SETTINGS)
+def test_the_page_has_each_setting() -> None:
+    assert list(SECTIONS) == list(SETTINGS)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", SECTIONS)
 def test_a_setting_is_described(name: str) -> None:
-    _meaning, kind, _default, since = ROWS[name]
+    kind, _default, since, meaning = SECTIONS[name]
     assert re.fullmatch(r"\d+(\.\d+)?", since)
-    assert ("; " in kind) == kind.startswith(("number", "integer")), "a number has a unit"
-    assert f"``{name}``" in TEXT
+    assert ("(" in kind) == kind.startswith(("Number", "Integer")), "a number has a unit"
+    assert meaning.endswith((".", ":"))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_type_is_that_of_the_code(name: str) -> None:
+    accepted, kind = SETTINGS[name].kind, SECTIONS[name][0]
+    if accepted is None:
+        return
+    if accepted.requirement.startswith("one of "):
+        choices = accepted.requirement.removeprefix("one of ").split(", ")
+        assert re.findall(r"'(\w+)'", kind) == choices
+    if accepted.requirement.startswith("an integer") and not kind.startswith("Port"):
+        assert accepted.requirement.removeprefix("an i") in kind
 
 
 def literals(text: str) -> list[object]:
@@ -45,16 +58,16 @@ def literals(text: str) -> list[object]:
         return []
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if literals(ROWS[name][2])])
+@pytest.mark.parametrize("name", [name for name in SECTIONS if literals(SECTIONS[name][1])])
 def test_the_default_is_that_of_the_code(name: str) -> None:
     config = RedBeatConfig(Celery("table", broker="redis://localhost", set_as_current=False))
-    (default,) = literals(ROWS[name][2])
+    (default,) = literals(SECTIONS[name][1])
     if isinstance(default, str):
         default = default.replace("<prefix>", config.key_prefix)
     assert getattr(config, name.removeprefix("redbeat_")) == default
 
 
-def test_every_setting_that_is_read_by_its_name_is_in_the_table() -> None:
+def test_every_setting_that_is_read_by_its_name_is_on_the_page() -> None:
     package = Path(__file__).resolve().parents[1] / "redbeat"
     text = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     read = set(
