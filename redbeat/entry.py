@@ -38,8 +38,7 @@ from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar, Exclusion
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
-from redbeat.storage.keys import layout_of
-from redbeat.storage.own_keys import check_destinations
+from redbeat.storage.keys import check_destinations, layout_of
 from redbeat.storage.store import store_of
 
 __all__ = ("PARKED", "EntryArguments", "RedBeatSchedulerEntry", "is_redbeat_entry", "store_of")

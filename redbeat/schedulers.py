@@ -48,9 +48,9 @@ from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
 from .settings import LOG_EACH
-from .storage import checks, own_keys, scripts
+from .storage import checks, scripts
 from .storage.beats import SILENCE
-from .storage.keys import layout_of
+from .storage.keys import layout_of, own_keys
 from .storage.rows import Row
 from .storage.store import Store, store_of_shard
 
@@ -601,7 +601,7 @@ class RedBeatScheduler(Scheduler):
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         make = broker.checked_producer(base, conf_of(self.app).task_allowlist)
         producer = make(self._ensure_connected(), auto_declare=False)
-        producer.app, producer.own_keys = self.app, own_keys.own_keys(self.app)
+        producer.app, producer.own_keys = self.app, own_keys(self.app)
         return producer
 
     @cached_property

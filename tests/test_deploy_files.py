@@ -27,7 +27,7 @@ from celery.bin.beat import beat
 from celery.bin.worker import worker
 
 from redbeat.entries.status import STATES
-from redbeat.metrics.health import ALIVE_WITHIN
+from redbeat.metrics.counters import ALIVE_WITHIN
 from redbeat.metrics.problems import KINDS
 from tests.metrics.scrapes import own_names
 

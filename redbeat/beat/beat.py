@@ -19,12 +19,11 @@ from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Run
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, cause_of
-from redbeat.metrics.counters import Counters
-from redbeat.metrics.health import BeatHealth
+from redbeat.metrics.counters import BeatHealth, Counters
 from redbeat.printing import get_logger, plural
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
 from redbeat.storage.checks import explained
-from redbeat.storage.own_keys import check_destinations
+from redbeat.storage.keys import check_destinations
 from redbeat.storage.reading import HOST_AHEAD, PROBLEM
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store

@@ -19,7 +19,7 @@ from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError, cause_of
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
-from redbeat.storage.own_keys import OwnKeys
+from redbeat.storage.keys import OwnKeys
 
 logger = get_logger("celery.beat")
 
@@ -205,7 +205,7 @@ def _check_message(
 
 
 #: How the names of the modules begin that talk to a Redis broker.
-BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
+BROKER_MODULES: Final = ("kombu.", "redbeat.beat.pipes")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:

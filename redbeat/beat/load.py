@@ -17,13 +17,12 @@ from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import is_valid_text
 from redbeat.config import ensure_conf
 from redbeat.entries import calendars, decide
-from redbeat.entries.changes import state_of
 from redbeat.entries.decide import Plan
 from redbeat.entries.definition import FIELDS, decode_definition, warn_if_too_short
 from redbeat.entries.history import History
 from redbeat.entries.policy import DEFAULT
 from redbeat.entries.run import Rule, Run
-from redbeat.entries.state import Said, read_inbox
+from redbeat.entries.state import Said, State, read_inbox
 from redbeat.entry import RedBeatSchedulerEntry, check_allowed, plan_of
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Exclusion
@@ -73,7 +72,7 @@ class Rules:
 
         Raises what :meth:`rule_of` raises.
         """
-        return Run(row, self.rule_of(row), state_of(row), History.read(row.meta or ""), now)
+        return Run(row, self.rule_of(row), State.of(row), History.read(row.meta or ""), now)
 
     def inbox_of(self, run: Run) -> list[Said]:
         """What others say about an entry. The end of a run that it never had becomes an error.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import LockError, LockNotOwnedError, RedisError
 from redis.lock import Lock
 
-from redbeat.metrics.health import BeatHealth
+from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger
 from redbeat.signals import emit, lock_acquired, lock_lost
 from redbeat.storage.beats import NOT_A_LOCK, SILENCE, TOKEN_PREFIX

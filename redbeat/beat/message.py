@@ -29,8 +29,7 @@ from redbeat.beat.broker import (
 from redbeat.codec.stored import json_chunks
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import task_id_of
-from redbeat.entries.definition import TIMES, seconds_of
-from redbeat.entries.lazy import SCALARS, evaluated
+from redbeat.entries.definition import SCALARS, TIMES, evaluated, seconds_of
 from redbeat.entries.run import Rule
 from redbeat.entries.verdicts import Send
 from redbeat.entry import check_allowed

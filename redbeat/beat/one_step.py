@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from redis import exceptions
 
 from redbeat.beat.broker import impossible, is_about_one_message, is_refusal
-from redbeat.beat.redis_pipe import Capture, is_idle
+from redbeat.beat.pipes import Capture, is_idle
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.cluster import is_cluster

@@ -31,7 +31,7 @@ from redbeat.beat.stop_signals import HeldSignals
 from redbeat.config import ensure_conf
 from redbeat.connection.cluster import node_of
 from redbeat.errors import ConfigurationError, described
-from redbeat.metrics.health import BeatHealth
+from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger, plural
 from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
 from redbeat.storage.keys import layout_of

@@ -7,9 +7,8 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from redbeat.beat.amqp_pipe import AmqpPipe
 from redbeat.beat.broker import is_refusal
-from redbeat.beat.redis_pipe import RedisPipe
+from redbeat.beat.pipes import AmqpPipe, RedisPipe
 from redbeat.entries.run import Run
 from redbeat.errors import cause_of
 

@@ -14,7 +14,7 @@ from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
 from redbeat.decoder import stored_type_of
-from redbeat.entries import decide, definition, edits, lazy, saving
+from redbeat.entries import decide, definition, edits, saving
 from redbeat.entries.calendars import give_calendars
 from redbeat.entries.changes import apply, change_of, texts_in, with_enabled
 from redbeat.entries.state import State
@@ -135,10 +135,12 @@ class Statics:
             if entry.schedule == stored.schedule:
                 entry.schedule = static_entry.schedule
         try:
-            entry.args = lazy.resolved(entry.args, static_entry and static_entry.args, ("args",))
+            entry.args = definition.resolved(
+                entry.args, static_entry and static_entry.args, ("args",)
+            )
             kwargs = static_entry and static_entry.kwargs
-            entry.kwargs = lazy.resolved(entry.kwargs, kwargs, ("kwargs",))
-        except lazy.LazyArgumentError as error:
+            entry.kwargs = definition.resolved(entry.kwargs, kwargs, ("kwargs",))
+        except definition.LazyArgumentError as error:
             raise CannotRunHereError(str(error)) from error
 
     # -- writing -------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from kombu.serialization import registry
 
 import redbeat
 from redbeat.config import ensure_conf
-from redbeat.entries.lazy import SCALARS
+from redbeat.entries.definition import SCALARS
 from redbeat.errors import described
 
 OURS, LIBRARY, USER = "ours", "library", "user"

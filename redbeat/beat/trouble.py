@@ -18,7 +18,7 @@ from redbeat.beat.broker import broker_address
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.errors import cause_of, reason_of
-from redbeat.metrics.health import BeatHealth
+from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import broker_back, broker_lost, emit, redis_back, redis_lost
 from redbeat.storage.rows import Change, Hand

@@ -23,7 +23,7 @@ from redbeat.codec.stored import record_in, seconds_in, text_of
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries import decide, verdicts
-from redbeat.entries.changes import change_of, editing, keep_due, state_of
+from redbeat.entries.changes import change_of, editing, keep_due
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED
 from redbeat.entries.state import State
 from redbeat.errors import ConfigurationError, described
@@ -293,7 +293,7 @@ def _released(row: Row, now: float) -> Change:
     logger.info("beat: Entry %s was changed and leaves the quarantine", row.key)
     if row.definition is None or row.problem:
         return Change(row.key, score=now, index=[["HDEL", words.QUARANTINE, row.key]])
-    change = editing(row, state_of(row))
+    change = editing(row, State.of(row))
     change.score = now
     return change
 

@@ -48,17 +48,6 @@ def digest(definition: str, policy: str) -> str:
     return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 
 
-def state_of(row: Row) -> State:
-    state = State.read(row.state, row.meta)
-    if row.state is None:
-        # Computed from the stored text, so that the next beat arrives at the same identity if Redis
-        # loses its last writes.
-        # Not by a function: it is done for each first run.
-        data = f"{row.definition}\n{row.meta or ''}".encode("utf-8", "surrogateescape")
-        state.identity = hashlib.sha1(data, usedforsecurity=False).hexdigest()[:8]
-    return state
-
-
 def keep_due(row: Row, state: State) -> bool:
     """Keep the nominal time of an entry that never ran before its score is moved."""
     due = seconds_in(row.score)

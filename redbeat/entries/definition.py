@@ -1,4 +1,8 @@
-"""The stored definition and policy of an entry: encoding, decoding and checks."""
+"""The stored definition and policy of an entry: encoding, decoding and checks.
+
+A lazy argument (``BeatLazyFunc``) is a function in ``beat_schedule`` that a beat calls for each
+run. Redis can't store it, so the definition has a placeholder with its name.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,19 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, schedule
 
 from redbeat.calendar.zones import time_from
-from redbeat.codec.stored import is_valid_text
+from redbeat.codec.stored import MAX_DEPTH, is_valid_text
+from redbeat.codec.types import LazyArgument, function_of, path_text
 from redbeat.decoder import decode, decode_schedule, encode
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError, described
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.rule import rrule, with_zones, zone_extension
 from redbeat.settings import is_number
 
-from .lazy import refuse_functions
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
@@ -275,3 +280,87 @@ def _checked(data: dict[str, Any], names: list[str], source: str) -> dict[str, A
     except InvalidEntryError as error:
         raise DecodeError(f"{source}.{error.field}", error.problem) from error
     return rules
+
+
+# -- lazy arguments -------------------------------------------------------------------------------
+
+SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+Path = tuple["str | int", ...]
+
+
+class LazyArgumentError(RedBeatError):
+    """This process cannot compute a lazy argument."""
+
+
+def refuse_functions(definition: Mapping[str, Any]) -> None:
+    """Raise :exc:`InvalidEntryError` for a function: only static entries have lazy arguments."""
+
+    def refuse(value: Any, path: Path) -> Any:
+        if isinstance(value, BeatLazyFunc):
+            problem = "only beat_schedule may use BeatLazyFunc; compute the value in the task"
+            raise InvalidEntryError(path_text(path), problem)
+        return value
+
+    for name in ("args", "kwargs"):
+        _walk(definition.get(name), (name,), refuse)
+
+
+def resolved(value: Any, configured: Any, path: Path) -> Any:
+    """Replace each :class:`LazyArgument` by its function.
+
+    ``configured`` has the arguments of the entry in ``beat_schedule``. Raises
+    :exc:`LazyArgumentError` if it has no function at the path of a placeholder.
+    """
+
+    def resolve(argument: Any, at: Path) -> Any:
+        function = configured
+        try:
+            for step in at[len(path) :]:
+                function = function[step]
+        except (IndexError, KeyError, TypeError):
+            function = None
+        if isinstance(argument, BeatLazyFunc):
+            return argument
+        if not isinstance(function, BeatLazyFunc):
+            raise LazyArgumentError(
+                f"{path_text(at)} must be computed by {argument.function}, but the beat_schedule "
+                "of this beat does not contain this function; start the beat with the "
+                "beat_schedule that contains the entry, or save the entry with a plain value"
+            )
+        return function
+
+    return _walk(value, path, resolve)
+
+
+def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Call the functions; raises :exc:`LazyArgumentError` if one raises an error."""
+    return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
+
+
+def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
+    if isinstance(argument, LazyArgument):
+        raise LazyArgumentError(f"only a beat can compute {path_text(path)}")
+    try:
+        return argument()
+    except Exception as error:
+        problem = f"{path_text(path)}: {function_of(argument)} failed: {described(error)}"
+        raise LazyArgumentError(problem) from error
+
+
+def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
+    """Replace each lazy argument; without any, return ``value`` itself."""
+    inner: dict[Any, Any]
+    if isinstance(value, dict):
+        inner = value
+    elif isinstance(value, (list, tuple)):
+        inner = dict(enumerate(value))
+    else:
+        lazy = isinstance(value, (BeatLazyFunc, LazyArgument))
+        return replace(value, path) if lazy else value
+    if SCALARS.issuperset(map(type, inner.values())) or len(path) > MAX_DEPTH:
+        return value
+    changed = {step: _walk(item, (*path, step), replace) for step, item in inner.items()}
+    if all(changed[step] is item for step, item in inner.items()):
+        return value
+    return changed if isinstance(value, dict) else list(changed.values())

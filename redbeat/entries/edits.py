@@ -18,7 +18,7 @@ from redbeat.entries.decide import DISABLED
 from redbeat.entries.history import SENT_OUTCOMES, Texts, read_history
 from redbeat.entries.policy import in_utc
 from redbeat.entries.saving import entry_of, score_of
-from redbeat.entries.state import LONGEST_NOTE, Pause, read_inbox, trigger_line
+from redbeat.entries.state import LONGEST_NOTE, Pause, State, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage import words
@@ -43,7 +43,7 @@ def pause(store: Store, keys: Iterable[str], note: str | None, by: str | None) -
 
     def paused(row: Row, now: float) -> Change:
         definition, policy = changes.texts_in(row)
-        state = changes.state_of(row)
+        state = State.of(row)
         changes.keep_due(row, state)
         state.pause = Pause(float(int(now)), text, by or "")  # as in files
         change = changes.editing(row, state, (changes.with_enabled(definition, False), policy))
@@ -57,7 +57,7 @@ def resume(store: Store, keys: Iterable[str], app: Celery, entry_class: Any) -> 
     """Enable entries, and return what is stored afterwards, by key; see :func:`pause`."""
 
     def enabled(row: Row, now: float) -> Change | None:
-        texts, state = _enabled(changes.texts_in(row)), changes.state_of(row)
+        texts, state = _enabled(changes.texts_in(row)), State.of(row)
         had = (state.pause, state.results.failures, changes.texts_in(row))
         if row.score and had == (None, 0, texts):
             return None
@@ -82,7 +82,7 @@ def make_due(store: Store, keys: Iterable[str]) -> dict[str, Row]:
     """
 
     def due(row: Row, _now: float) -> Change:
-        state = changes.state_of(row)
+        state = State.of(row)
         changes.keep_due(row, state)
         change = changes.editing(row, state)
         change.score = changes.NOW
@@ -109,7 +109,7 @@ def _take_over(entry: Any, changed: dict[str, Row]) -> None:
     row = changed.get(entry.key)
     if row is None:
         raise KeyError(entry.name)
-    known, state, texts = entry.saved_state, changes.state_of(row), changes.texts_in(row)
+    known, state, texts = entry.saved_state, State.of(row), changes.texts_in(row)
     if known.texts[0] and _enabled(known.texts) == _enabled(texts):
         known = known._replace(texts=texts)
     entry.saved_state = known._replace(pause=state.pause)
@@ -229,7 +229,7 @@ def request_backfill(
     plans: list[backfill.Planned] = []
 
     def added(row: Row, now: float) -> Change | None:
-        stored, state = entry_of(row, entry.app, type(entry)), changes.state_of(row)
+        stored, state = entry_of(row, entry.app, type(entry)), State.of(row)
         if any(one.id == run_id for one in state.backfills):
             return None  # an earlier attempt stored it, and its reply was lost
         # Read after the row: if a run is recorded in between, the change finds another row.
@@ -263,7 +263,7 @@ def cancel_backfills(store: Store, entry: Any) -> list[Backfill]:
     ended: list[Backfill] = []
 
     def without(row: Row, now: float) -> Change | None:
-        stored, backfills = entry_of(row, entry.app, type(entry)), changes.state_of(row).backfills
+        stored, backfills = entry_of(row, entry.app, type(entry)), State.of(row).backfills
         ended[:] = [one for one in backfills if not one.finished]
         if not ended:
             return None
@@ -277,11 +277,11 @@ def stored_backfills(store: Store, entry: Any) -> list[Backfill]:
     """Raises KeyError, and :exc:`DecodeError` if the entry cannot be read. One round trip."""
     row = _row_of(store, entry)
     entry_of(row, entry.app, type(entry))
-    return list(changes.state_of(row).backfills)
+    return list(State.of(row).backfills)
 
 
 def _with_backfills(row: Row, stored: Any, backfills: Sequence[Backfill], now: float) -> Change:
-    state = changes.state_of(row)
+    state = State.of(row)
     state.waiting = (*state.triggers, *backfills)
     changes.keep_due(row, state)
     return changes.change_of(row, state, score=score_of(stored, state, from_timestamp(now)))

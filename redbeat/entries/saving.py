@@ -66,7 +66,7 @@ def entry_of(row: Row, app: Celery, entry_class: type[Any]) -> Any:
 
 def recall(entry: Any, row: Row) -> None:
     """What is stored besides definition and policy; raises :exc:`DecodeError`."""
-    state = changes.state_of(row)
+    state = State.of(row)
     entry.recall(row.meta or "", state.identity)
     if state.at is not None:
         entry.scheduled_at = from_timestamp(state.at)
@@ -295,7 +295,7 @@ def _kept(save: _Save, now: datetime) -> State:
             known = entry.saved_state = known._replace(new_identity=history.new_identity())
         return State(identity=known.new_identity)
     # A static entry has no identity, so that it stays the same if Redis loses its data.
-    state = State.read(row.state, row.meta) if entry.is_static else changes.state_of(row)
+    state = State.read(row.state, row.meta) if entry.is_static else State.of(row)
     state.due = None
     if entry.enabled and state.pause is not None:
         changes.end_pause(state, now.timestamp())
@@ -368,7 +368,7 @@ def _is_anothers(save: _Save, row: Row | None) -> bool:
     if stored == believed:
         return False
     own = save.entry.saved_state.new_identity
-    return stored != save.texts or not (believed[0] or changes.state_of(row).identity == own)
+    return stored != save.texts or not (believed[0] or State.of(row).identity == own)
 
 
 def _merge(save: _Save, row: Row) -> None:
@@ -426,7 +426,7 @@ def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
             _take_over(entry, row, given)
             entry.scheduled_at = None
         restart_if_finished(entry, texts, at, texts)
-        state, anchor = changes.state_of(row), entry.anchor
+        state, anchor = State.of(row), entry.anchor
         state.due, state.hold = None, None
         state.at = anchor.timestamp() if anchor and anchor is entry.scheduled_at else None
         change = changes.editing(row, state, meta=entry.history_text())
@@ -435,4 +435,4 @@ def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
 
     row = changes.change_all(store, [key], moved, new=True).get(key)
     if row is not None and row.definition is not None:
-        _remember(entry, row, changes.state_of(row), entry.seen_texts)
+        _remember(entry, row, State.of(row), entry.seen_texts)

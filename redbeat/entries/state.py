@@ -24,6 +24,7 @@ from redbeat.entries.backfill import MAX_SPANS, MIN_RATE, Backfill, Span
 from redbeat.entries.decide import Trigger, is_id
 from redbeat.entries.history import RunState
 from redbeat.storage import words
+from redbeat.storage.rows import Row
 
 SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
 
@@ -214,6 +215,19 @@ class State:
     quarantine: Quarantine | None = None
     results: Results = NO_RESULTS
     problem: str = ""
+
+    @classmethod
+    def of(cls, row: Row) -> State:
+        """Read an entry's state; without one, the identity is computed from the stored text.
+
+        So the next beat arrives at the same identity if Redis loses its last writes.
+        """
+        state = cls.read(row.state, row.meta)
+        if row.state is None:
+            # Not by a function: it is done for each first run.
+            data = f"{row.definition}\n{row.meta or ''}".encode("utf-8", "surrogateescape")
+            state.identity = sha1(data, usedforsecurity=False).hexdigest()[:8]
+        return state
 
     @classmethod
     def read(cls, text: str | None, meta: str | None) -> State:

@@ -18,7 +18,6 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in, record_in, string_in, texts_in
 from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
-from redbeat.entries.changes import state_of
 from redbeat.entries.definition import decode_policy
 from redbeat.entries.history import LOST, Occurrence, RunResult, read_history
 from redbeat.entries.policy import Policy
@@ -206,7 +205,7 @@ def shown_state(row: Row, now: float) -> State:
 
     ``now`` is in UNIX seconds.
     """
-    kept = verdicts.with_inbox(state_of(row), read_inbox(row.inbox), now)
+    kept = verdicts.with_inbox(State.of(row), read_inbox(row.inbox), now)
     if kept.hold is not None and kept.hold.until <= now:
         kept.hold = None
     if kept.running is not None and kept.running.until <= now:
@@ -371,7 +370,7 @@ def history_of(entry: Any) -> list[Occurrence]:
 
 def runs_in(row: Row, entry: Any) -> list[Occurrence]:
     """If runs share a task id, the latest has the result."""
-    entry.saved_state = entry.saved_state._replace(identity=state_of(row).identity)
+    entry.saved_state = entry.saved_state._replace(identity=State.of(row).identity)
     size, ends = ensure_conf(entry.app).history_size, read_results(row.results)
     found = read_history(texts_in(row.history), entry.own_task_id)[:size]
     for end in verdicts.ends_in(read_inbox(row.inbox), time.time()):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving
+from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.presentation import describe
@@ -170,7 +171,7 @@ def _planned(
     if row.definition is None:
         return PlannedChange(name, "created", entry, problem, row)
     kept = copy(entry)
-    if changes.state_of(row).pause is not None:
+    if State.of(row).pause is not None:
         kept.enabled = False
     unchanged = row.due is not None and not problem and _same_texts(row, kept)
     if managed_by is not None:

@@ -15,8 +15,9 @@ from redis.exceptions import ResponseError
 from redbeat.codec.stored import array_of, score_in, text_of, texts_in
 from redbeat.codec.stored import bytes_of as key_of
 from redbeat.config import App, ensure_conf, key_aside
-from redbeat.entries import changes, decide
+from redbeat.entries import decide
 from redbeat.entries.history import with_ids
+from redbeat.entries.state import State
 from redbeat.errors import ConfigurationError
 from redbeat.storage import checks, reading, rows, store, words
 from redbeat.storage.keys import Keys, Layout
@@ -212,7 +213,7 @@ def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
     texts = {text_of(name): text_of(text) for name, text in entry.fields.items()}
     name, meta, state = text_of(entry.name), texts.get(words.META), texts.get(words.STATE)
     row = rows.Row(keys.entry(name), definition=texts[words.DEFINITION], meta=meta, state=state)
-    identity = changes.state_of(row).identity
+    identity = State.of(row).identity
 
     def task_id(scheduled_at: datetime) -> str:
         return decide.task_id_of(keys.prefix, name, scheduled_at.isoformat(), identity)

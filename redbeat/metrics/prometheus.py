@@ -27,7 +27,7 @@ from redbeat.storage.store import store_of
 from redbeat.storage.words import NO_BROKER
 
 from . import BEAT, counters
-from .health import BeatHealth, ProbeResult
+from .counters import BeatHealth, ProbeResult
 from .snapshot import Snapshot, take_snapshot
 
 logger = get_logger("celery.beat")

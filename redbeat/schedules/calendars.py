@@ -18,8 +18,7 @@ from redbeat.calendar.zones import UTC, time_from, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import encodable
 
-from . import ical_file
-from .ical import from_ical
+from . import ical
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule, rruleset
 
@@ -133,7 +132,7 @@ class Calendar:
         """
         key = cls(name, zone=zone).zone
         of_calendar = None if key is None else zone_named(key)
-        events = ical_file.events_in(text, now or datetime.now(UTC).date())
+        events = ical.events_in(text, now or datetime.now(UTC).date())
         days = sorted({_span(event, of_calendar) for event in events})
         return cls(name, days, zone=zone)
 
@@ -187,7 +186,7 @@ def _rule_text(rule: Any) -> str:
 def _schedule(text: str) -> rrule | rruleset:
     spend(READ + len(text))
     try:
-        return from_ical(text)
+        return ical.from_ical(text)
     except ValueError as error:
         raise InvalidEntryError("rules", f"{text!r:.60}: {error}") from error
 

@@ -54,7 +54,7 @@ class Ready(NamedTuple):
     def has_same_texts(self, row: rows.Row) -> bool:
         if (row.definition, row.policy or "") != (self.definition, self.policy):
             return False
-        pauses = Pause.of_entry(self.entry), changes.state_of(row).pause
+        pauses = Pause.of_entry(self.entry), State.of(row).pause
         ours, stored = (pause and pause_fields(pause) for pause in pauses)
         return ours == stored
 
@@ -66,7 +66,7 @@ class Ready(NamedTuple):
             return False
         if not (incoming.meta and incoming.runtime):
             return True
-        stored = changes.state_of(row)
+        stored = State.of(row)
         return with_runtime(stored, incoming.runtime) == stored
 
     def change_to_show(self, action: str, row: rows.Row, score: float | None) -> Change:
@@ -84,7 +84,7 @@ class Ready(NamedTuple):
         if row.problem:
             raise InvalidEntryError("name", reading.not_an_entry(row.key))
         incoming, entry = self.incoming, copy(self.entry)
-        state = changes.state_of(row)
+        state = State.of(row)
         if row.definition is None:
             state = State(identity=incoming.identity or ("" if incoming.static else new_identity()))
         meta, state = self._with_history(entry, row, state, now)

@@ -21,6 +21,7 @@ from redbeat.entries import changes, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History, is_line, with_ids
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.entries.state import State
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
@@ -60,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 def write_line(name: str, row: Row, history: bool = False) -> str:
     """Return an entry as one line of JSON, without a newline."""
-    kept = changes.state_of(row)
+    kept = State.of(row)
     texts = {
         "definition": row.definition,
         "policy": row.policy,
@@ -215,7 +216,7 @@ def _exported(schedule: Schedule, keys: Keys, row: Row, history: bool) -> Export
             raise DecodeError("definition.name", problem)
         if history:
             History.read(row.meta or "")  # an invalid history raises DecodeError
-            identity = changes.state_of(row).identity
+            identity = State.of(row).identity
             entry.saved_state = entry.saved_state._replace(identity=identity)
             lines = with_ids(texts_in(row.history), entry.own_task_id)
             row = row._replace(history=array_of(lines))

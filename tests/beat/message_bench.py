@@ -16,9 +16,9 @@ from celery.schedules import schedule
 
 from redbeat.beat.broker import checked_producer
 from redbeat.beat.message import Messages, retry_options, sendable_options
-from redbeat.beat.redis_pipe import Capture
+from redbeat.beat.pipes import Capture
 from redbeat.entries.decide import Plan
-from redbeat.entries.lazy import evaluated
+from redbeat.entries.definition import evaluated
 from redbeat.entries.policy import Policy
 from redbeat.entries.run import Rule
 

@@ -11,7 +11,7 @@ from amqp import Channel, spec
 from amqp.exceptions import NotFound
 from amqp.serialization import dumps
 
-from redbeat.beat.amqp_pipe import AmqpPipe
+from redbeat.beat.pipes import AmqpPipe
 
 
 class RabbitConnection:

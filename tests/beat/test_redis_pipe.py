@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from redbeat.beat.redis_pipe import RedisPipe
+from redbeat.beat.pipes import RedisPipe
 from redbeat.beat.send import pipe_of
 from tests.waiting import wait_until
 

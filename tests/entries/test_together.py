@@ -17,9 +17,8 @@ from redbeat import ConflictError, RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import edits, saving
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.changes import state_of
 from redbeat.entries.history import History, encode_meta
-from redbeat.entries.state import digest_of_meta, read_inbox, trigger_line
+from redbeat.entries.state import State, digest_of_meta, read_inbox, trigger_line
 from redbeat.storage.rows import Change, Request, digest_of, new_mark
 from redbeat.storage.store import Store
 from redbeat.storage.words import DONE, TRIGGER
@@ -77,13 +76,13 @@ def test_programs_and_beats_at_once_lose_nothing(world: World) -> None:
     assert loaded.total_run_count == len(IDS)
     assert loaded.saved_state.identity == identity
     assert [said.trigger and said.trigger.id for said in read_inbox(row.inbox)] == IDS
-    assert not state_of(row).problem
+    assert not State.of(row).problem
 
 
 def recorded(store: Store, key: str) -> bool:
     """Record a run as a beat does; return False if the entry was changed in between."""
     (row,), mark = store.read([key]).rows, new_mark()
-    state, history = state_of(row), History.read(row.meta or "")
+    state, history = State.of(row), History.read(row.meta or "")
     meta = encode_meta(history.last_run_at, history.total_run_count + 1)
     state.meta = digest_of_meta(meta)
     state.sign(mark, run=True)
@@ -218,7 +217,7 @@ class TestPublished:
             row = world.row()
             world.store.before = [lambda: touch(world)] * 5
             assert world.save(entry) == 6
-            assert world.state().hold == state_of(row).hold
+            assert world.state().hold == State.of(row).hold
 
         before_change(beat, "meta", save)
         tick_until(beat, lambda: world.load().total_run_count == 1)

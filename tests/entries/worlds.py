@@ -15,7 +15,6 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import changes, saving
-from redbeat.entries.changes import state_of
 from redbeat.entries.history import encode_meta, run_line
 from redbeat.entries.state import Hold, State, digest_of_meta, trigger_line
 from redbeat.storage.keys import Keys
@@ -137,7 +136,7 @@ class World:
     def put_state(self, name: str = "a", score: float | None = None, **fields: Any) -> State:
         """Store a state as a beat does."""
         row, mark = self.row(name), new_mark()
-        state = state_of(row)
+        state = State.of(row)
         for field_name, value in fields.items():
             setattr(state, field_name, value)
         state.sign(mark, hold="hold" in fields)
@@ -150,7 +149,7 @@ class World:
     def run(self, name: str = "a", at: float | None = None, count: int | None = None) -> None:
         """Record a run as a beat does."""
         row, mark, now = self.row(name), new_mark(), self.now
-        state, at = state_of(row), now if at is None else at
+        state, at = State.of(row), now if at is None else at
         runs = json.loads(row.meta or "{}").get("total_run_count", 0) + 1
         meta = encode_meta(from_timestamp(now), runs if count is None else count)
         state.meta, state.at, state.hold = digest_of_meta(meta), at, None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.metrics.health import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, BeatHealth
+from redbeat.metrics.counters import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, BeatHealth
 from tests.acceptance.processes import Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Target

@@ -10,7 +10,7 @@ from celery.beat import BeatLazyFunc
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.codec.types import LazyArgument
-from redbeat.entries.lazy import LazyArgumentError
+from redbeat.entries.definition import LazyArgumentError
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule

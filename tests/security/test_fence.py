@@ -32,7 +32,7 @@ OTHERS = {
     "web/values.py": "what a browser sent",
     "web/form.py": "what a browser sent",
     "web/site.py": "what a browser sent",
-    "schedules/ical_file.py": "a file that a user imports",
+    "schedules/ical.py": "a file that a user imports",
     "transfer/incoming.py": "a file that a user imports",
     "transfer/jsonlines.py": "a file that a user imports",
     "transfer/crontab_file.py": "a file that a user imports",

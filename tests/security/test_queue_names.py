@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import ensure_conf
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.own_keys import own_keys
+from redbeat.storage.keys import own_keys
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.cli.commands import run_command

@@ -22,7 +22,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "answers-not-awaited",
         "A broken connection to the broker counts as a confirmation of the messages in flight.",
-        "beat/redis_pipe.py",
+        "beat/pipes.py",
         "        answers += [error] * (len(commands) - len(answers))\n",
         "        answers += [None] * (len(commands) - len(answers))\n",
         ("tests/beat/test_redis_pipe.py",),
@@ -97,7 +97,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "refusal-confirms",
         "A message that RabbitMQ refused counts as sent.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         'self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))',
         "self._settle(tag, multiple, None)",
         ("tests/beat/test_amqp_pipe.py",),
@@ -105,7 +105,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "one-of-several-confirmed",
         "One confirmation of several messages confirms only the last one.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         "if multiple else [tag]",
         "if False else [tag]",
         ("tests/beat/test_amqp_pipe.py",),
@@ -113,7 +113,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "silence-confirms",
         "A message without a confirmation counts as sent when the wait times out.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         "        except Exception as error:\n            self._fail_unconfirmed(error)\n",
         "        except Exception:\n            self._unconfirmed.clear()\n",
         ("tests/beat/test_amqp_pipe.py",),
@@ -121,7 +121,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "closed-channel-confirms",
         "Messages on a channel that RabbitMQ closed count as sent after it reopens.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         '        self._fail_unconfirmed(ChannelClosedError("RabbitMQ closed the channel"))\n',
         "        self._unconfirmed.clear()\n",
         ("tests/beat/test_amqp_pipe.py",),
@@ -129,7 +129,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "numbers-of-the-closed-channel",
         "On a reopened channel, messages are numbered after those of the closed channel.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         "        self._tag = 0\n        self.channel.confirm_select()\n",
         "        self.channel.confirm_select()\n",
         ("tests/beat/test_amqp_pipe.py",),
@@ -137,7 +137,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "confirmation-of-another",
         "A confirmation counts for another message after earlier messages were settled.",
-        "beat/amqp_pipe.py",
+        "beat/pipes.py",
         "results, self._results, self._timeout = self._results, [], None",
         "results, self._timeout = self._results, None",
         ("tests/beat/test_amqp_pipe.py",),

@@ -363,7 +363,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "last-queue-only",
         "Of a message to several queues, only the copy for the last queue is sent.",
-        "beat/redis_pipe.py",
+        "beat/pipes.py",
         'self.commands.append(["LPUSH", f"{self._prefix}{key}", *messages])',
         'self.commands[:] = [["LPUSH", f"{self._prefix}{key}", *messages]]',
         (
@@ -374,7 +374,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "unknown-commands-captured",
         ("Commands that a script does not send, such as those of a priority queue, are captured."),
-        "beat/redis_pipe.py",
+        "beat/pipes.py",
         "if not names <= CAPTURED:",
         "if False:",
         (
