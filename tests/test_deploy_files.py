@@ -34,6 +34,7 @@ from tests.metrics.scrapes import own_names
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"
 UNIT = FILES / "redbeat-beat.service"
 WORKER_UNIT = FILES / "celery-worker.service"
+SUPERVISOR = FILES / "supervisor.conf"
 DOCKERFILE = FILES / "Dockerfile"
 KUBERNETES = FILES / "kubernetes.yaml"
 BEAT = ["celery", "-A", "proj", "beat", "-S", "redbeat", "--loglevel", "INFO"]
@@ -86,12 +87,13 @@ def commands() -> dict[str, list[str]]:
     assert len(docker) == len(kubernetes) == 1
     return {
         "systemd": shlex.split(unit()["Service"]["execstart"]),
+        "supervisor": shlex.split(unit(SUPERVISOR)["program:redbeat-beat"]["command"]),
         "docker": flow(docker[0]),
         "kubernetes": flow(kubernetes[0]),
     }
 
 
-@pytest.mark.parametrize("name", ["systemd", "docker", "kubernetes"])
+@pytest.mark.parametrize("name", ["systemd", "supervisor", "docker", "kubernetes"])
 def test_celery_accepts_the_command_line(name: str) -> None:
     program, *arguments = commands()[name]
     assert [Path(program).name, *arguments] == BEAT
@@ -118,6 +120,15 @@ def test_a_unit_ends_and_restarts_its_process_as_it_should(file: Path) -> None:
     assert int(service["timeoutstopsec"]) >= 30
     assert service["user"] not in ("", "root")
     assert unit(file)["Unit"]["startlimitintervalsec"] == "0"
+
+
+def test_supervisor_does_the_same_as_systemd() -> None:
+    program, service = unit(SUPERVISOR)["program:redbeat-beat"], unit()["Service"]
+    assert program["exitcodes"] == service["restartpreventexitstatus"]
+    assert f"SIG{program['stopsignal']}" == service["killsignal"]
+    assert program["stopwaitsecs"] == service["timeoutstopsec"]
+    assert program["user"] == service["user"]
+    assert program["directory"] == service["workingdirectory"]
 
 
 @pytest.mark.parametrize("file", [UNIT, WORKER_UNIT])
@@ -195,9 +206,8 @@ def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
 
 
 def test_a_page_shows_every_file() -> None:
-    how_to = PAGE.parent / "howto" / "docker-compose.rst"
-    pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst"), how_to))
-    included = re.findall(r"^\.\. literalinclude:: (?:\.\./)?deploy/(\S+)$", pages, re.MULTILINE)
+    pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
+    included = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
     offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
     assert {*included, *offered} == {path.name for path in FILES.iterdir()}
 

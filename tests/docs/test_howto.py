@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shlex
-import shutil
-import subprocess
-from typing import Any
 
 import pytest
 import redis
@@ -18,28 +14,20 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.cli import COMMANDS
 from redbeat.cli.show import list_
-from tests.acceptance.processes import Process
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 from tests.docs.test_shell import NOT_RUN, PROJECT
-from tests.servers import free_port
-from tests.waiting import wait_until
 
 #: A page has up to ten commands, each in its own process.
 pytestmark = pytest.mark.timeout(600)
 
 HOWTO = ROOT / "docs" / "howto"
-COMPOSE = ROOT / "docs" / "deploy" / "compose.yaml"
-
-#: The port of a beat in its container.
-PORT = "9540"
 
 #: Beginnings of commands that are not run with their page, and the reasons.
 SERVERS = {
     "celery -A mysite worker": "it does not end; other tests start workers and beats",
     "flask --app": "it does not end; a test sends requests to the application",
     "uvicorn": "it does not end; a test sends requests to the application",
-    "docker compose": "it needs Docker; a test runs the commands of the file",
 }
 
 
@@ -252,77 +240,6 @@ def test_the_application_of_the_page_works(name: str, program: str, reader: Read
         follow(reader, name)
         program = 'import os\nos.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"\n' + program
     assert reader.python(program).endswith("done\n")
-
-
-# -- Docker Compose ------------------------------------------------------------------------------
-
-
-def services() -> dict[str, dict[str, Any]]:
-    """Return the services of the Compose file."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
-    return found
-
-
-def test_the_compose_file_keeps_the_schedule_and_publishes_no_redis() -> None:
-    found = services()
-    assert found["redis"]["command"][1:] == [
-        *("--appendonly", "yes", "--maxmemory-policy", "noeviction")
-    ]
-    volumes = yaml.safe_load(COMPOSE.read_text())["volumes"]
-    assert [v.partition(":")[0] for v in found["redis"]["volumes"]] == [*volumes]
-    assert "ports" not in found["redis"]
-    assert all(port.startswith("127.0.0.1:") for port in found["dashboard"]["ports"])
-    assert found["beat"]["deploy"]["replicas"] == 2
-    assert found["beat"]["stop_grace_period"] == "30s"
-
-
-def test_compose_accepts_the_file(reader: Reader) -> None:
-    docker = shutil.which("docker")
-    if not docker or subprocess.run([docker, "compose", "version"], check=False).returncode:
-        pytest.skip("Docker Compose is not installed; another test runs the commands of the file")
-    reader.save("compose.yaml", COMPOSE.read_text())
-    reader.shell("REDBEAT_WEB_TOKEN=0123456789abcdef docker compose config --quiet")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("redis_client")
-def test_the_commands_of_the_compose_file_run_together(reader: Reader, unused_port: int) -> None:
-    """Runs the commands of each container as processes, with the Redis of the tests."""
-    page, found = HOWTO / "docker-compose.rst", services()
-    save_files(reader, "docker-compose")
-    project, ports = (reader.directory / "proj.py").read_text(), [free_port(), free_port()]
-    reader.environment["REDIS_URL"] = f"redis://{reader.address}"
-    reader.environment["REDBEAT_WEB_TOKEN"] = "0123456789abcdef"
-    started: dict[str, list[Process]] = {}
-    for name in ("worker", "beat", "dashboard"):
-        command = " ".join(found[name]["command"])
-        command += f" --port {unused_port}" if name == "dashboard" else ""
-        for number in range(found[name].get("deploy", {}).get("replicas", 1)):
-            if name == "beat":  # each container has a port of its own
-                reader.save("proj.py", project.replace(PORT, str(ports[number])))
-            started.setdefault(name, []).append(reader.start(command))
-            if name == "beat":
-                started[name][-1].wait_for("beat: Starting...")
-    (worker,), beats, (dashboard,) = started.values()
-    worker.wait_for("hello world")
-    dashboard.wait_for("http://0.0.0.0:")
-    wait_until(lambda: sum("standing by" in beat.output() for beat in beats) == 1, 30)
-
-    (add,) = re.findall(r"docker compose exec beat (celery .* add .*)", page.read_text())
-    reader.shell(add)
-    worker.wait_for("hello Redis")
-    kind, *check = found["beat"]["healthcheck"]["test"]
-    assert kind == "CMD"
-    checks = [shlex.join(check).replace(PORT, str(port)) for port in ports]
-    for line in checks:
-        reader.shell(line)
-
-    leader = int("standing by" in beats[0].output())
-    assert beats[leader].stop() == 0
-    beats[1 - leader].wait_for("Acquired lock")
-    reader.shell(checks[1 - leader])
-    with pytest.raises(AssertionError, match="refused"):  # although another beat leads now
-        reader.shell(checks[leader])
 
 
 # -- troubleshooting -----------------------------------------------------------------------------

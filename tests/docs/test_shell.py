@@ -36,6 +36,7 @@ NOT_RUN = {
     ".venv/bin/python -m tests.fuzz": "half an hour; .ci/long does a part",
     "useradd": "it changes the machine; test_deploy_files.py checks the unit",
     "docker build": "it needs Docker; test_deploy_files.py checks the Dockerfile",
+    "docker compose": "it needs Docker; test_production.py runs the commands of the file",
     "kubectl": "it needs a cluster; test_deploy_files.py checks the manifest",
     "python manage.py dumpdata": "it needs a Django project; tests/cli has what it writes",
     "celery -A proj redbeat exporter": "it does not end; tests/metrics/test_exporter.py scrapes it",
