@@ -282,6 +282,8 @@ def _refusal() -> ResponseReturnValue | None:
     is_change = flask.request.method not in SAFE_METHODS and endpoint not in READ_ONLY_POSTS
     if access.read_only and is_change:
         text = "This dashboard was started with --read-only, so it changes nothing."
+        if access.user is not None:
+            text = "You may look at the schedule, but not change it."
         return problem(403, text, "Read-only")
     return None
 
