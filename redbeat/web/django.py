@@ -24,12 +24,12 @@ from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
 
 try:
-    from werkzeug.test import run_wsgi_app
+    from werkzeug.wrappers import Response
 
     from .site import dashboard
 except ImportError as error:
     raise ImproperlyConfigured(
-        f"The dashboard needs {error.name or 'a package'}: install celery-redbeat[web]"
+        f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
     ) from error
 
 #: Settings with the name of a permission: without the first, all staff users may look at the
@@ -125,9 +125,9 @@ def serve(request: HttpRequest, below: str = "") -> HttpResponse:
             raise PermissionDenied
         return redirect_to_login(request.get_full_path(), login_url())
     flask = site(celery_app(), settings.SECRET_KEY, not may_change(request.user))
-    body, status, headers = run_wsgi_app(flask, environ_of(request, below), buffered=True)
-    response = HttpResponse(b"".join(body), status=int(status.partition(" ")[0]))
-    for name, value in headers:
+    answer = Response.from_app(flask, environ_of(request, below), buffered=True)
+    response = HttpResponse(answer.get_data(), status=answer.status_code)
+    for name, value in answer.headers:
         if name == "Set-Cookie":
             response.cookies.update(SimpleCookie(value))
         else:

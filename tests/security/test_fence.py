@@ -29,6 +29,7 @@ OTHERS = {
     "web/actions.py": "what a browser sent",
     "web/api.py": "the OpenAPI document in this package",
     "web/auth.py": "what a browser sent",
+    "web/django.py": "what a browser sent",
     "web/values.py": "what a browser sent",
     "web/form.py": "what a browser sent",
     "web/site.py": "what a browser sent",

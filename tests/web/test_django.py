@@ -539,5 +539,8 @@ except Exception as error:
     print(f"{type(error).__name__}: {error}")
 """
     assert ask(project, program) == [
-        "ImproperlyConfigured: The dashboard needs flask_wtf.csrf: install celery-redbeat[web]"
+        (
+            "ImproperlyConfigured: flask_wtf.csrf is missing; install it with: pip install "
+            "'celery-redbeat[web]'"
+        )
     ]
