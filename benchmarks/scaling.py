@@ -1,4 +1,4 @@
-"""Computes the estimates in ``docs/scale.rst`` from measured values."""
+"""Computes the capacities in ``docs/scale.rst`` from measured values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from .rows import Finding, Row
 
 __all__ = ("arithmetic",)
-
-#: The rates in the table of estimates, in dispatches per second.
-DISPATCH_RATES = (1_000, 10_000, 100_000)
 
 #: Maximum share of a Redis server's CPU that scripts can use without higher latency.
 MAX_REDIS_SHARE = 0.5
@@ -50,7 +47,7 @@ def arithmetic(findings: Mapping[str, Finding]) -> str:
                 f"{MAX_REDIS_SHARE / scripts:,.0f} a second",
             )
         )
-    return "\n".join([*parts, table(("measured", "value"), lines), demand(each, scripts)])
+    return "\n".join([*parts, table(("measured", "value"), lines)])
 
 
 def number(text: str) -> int:
@@ -68,20 +65,6 @@ def redis_time(findings: Mapping[str, Finding]) -> float | None:
 def micros(seconds: float) -> str:
     """Return a duration as text in microseconds."""
     return f"{seconds * 1e6:,.0f} µs"
-
-
-def demand(each: float, scripts: float | None) -> str:
-    """Return a table of how many beats and Redis servers each dispatch rate needs.
-
-    ``each`` is the time of a beat per message in seconds, and ``scripts`` is the time of Redis per
-    entry in seconds.
-    """
-    lines = []
-    for rate in DISPATCH_RATES:
-        beats = -(-rate * each // 1)
-        servers = "-" if scripts is None else f"{-(-rate * scripts / MAX_REDIS_SHARE // 1):,.0f}"
-        lines.append((f"{rate:,}", f"{max(beats, 1):,.0f}", servers))
-    return table(("dispatches a second", "beats, at least", "shards, at least"), lines)
 
 
 def table(heading: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:

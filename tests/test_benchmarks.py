@@ -246,8 +246,6 @@ def test_the_arithmetic_follows_from_the_numbers() -> None:
     text = arithmetic(FINDINGS)
 
     assert '"maximum rate of one beat", "5,000 a second"' in text
-    assert '"10,000", "2", "1"' in text
-    assert '"100,000", "20", "2"' in text
     assert "Not measured yet." in arithmetic({})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from celery.utils.dispatch import Signal
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
-from redbeat.beat import turn
+from redbeat.beat import turn, upkeep
 from redbeat.cli.edit import READ_IN_ZONE, add, edit
 from redbeat.cli.operate import pause
 from redbeat.codec.types import BY_TAG
@@ -198,6 +199,14 @@ def test_the_limits_are_those_of_the_code() -> None:
     ) in page_text("guarantees")
 
 
+def test_the_page_of_guarantees_says_how_fast_a_beat_looks_for_what_it_was_not_told() -> None:
+    text = page_text("guarantees")
+    assert upkeep.INTERVAL == 5
+    assert f"a beat looks at {upkeep.PAGE} disabled entries every five seconds" in text
+    assert upkeep.SCANNED == 100
+    assert "a hundred keys at a time" in text
+
+
 def measured(name: str) -> dict[str, list[str]]:
     """Return the rows of the tables in a file with results: title -> other cells."""
     text = (ROOT / "docs" / f"{name}.inc").read_text(encoding="utf-8")
@@ -241,7 +250,19 @@ def test_the_time_to_plan_with_is_about_twice_the_measured_time() -> None:
     (cell,) = measured("scale-results")["time of a real beat per message, including publishing"]
     assert 500 / float(cell.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
     assert "With 0.5 ms per message, about twice the time" in page_text("howto/sizing")
-    assert "With 0.5 ms of a beat" in page_text("scale")
+    (of_redis,) = measured("scale-results")["CPU time of Redis per due entry"]
+    assert 80 / float(of_redis.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
+    assert "``e`` = 0.5 ms of a beat and ``r`` = 80 µs of Redis" in page_text("scale")
+
+
+def test_the_table_of_beats_and_masters_follows_from_the_formulas_above_it() -> None:
+    """The page answered the same question twice, with other numbers."""
+    rows = re.findall(r"\* - ([\d,]+) - (\d+) - (\d+)(?= )", page_text("scale"))
+    assert len(rows) == 3
+    for runs, *cells in rows:
+        each = int(runs.replace(",", ""))
+        beats, masters = math.ceil(each * 0.0005) + 1, math.ceil(each * 80e-6 / 0.5)
+        assert [*map(int, cells)] == [beats, masters]
 
 
 def test_the_page_about_scale_has_the_measured_bytes_per_entry() -> None:
@@ -249,7 +270,7 @@ def test_the_page_about_scale_has_the_measured_bytes_per_entry() -> None:
         measured("benchmarks-results")[f"memory of Redis per entry after {what}"][0]
         for what in ("save()", "a run")
     )
-    sizes = f"({saved.replace('B', 'bytes')}, and {ran.removesuffix(' B')} after a run)"
+    sizes = f"entries times {saved.replace('B', 'bytes')}, or {ran.removesuffix(' B')} after a run"
     assert sizes in page_text("scale")
 
 

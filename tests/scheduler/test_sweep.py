@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import date, timedelta
 from typing import Any
 
@@ -294,6 +295,23 @@ def test_a_waiting_trigger_of_a_paused_entry_survives_a_loss(
     sweep(scheduler, clock)
     assert scheduler.names == ["a"]
     assert world.score("a") == DISABLED
+
+
+@pytest.mark.long
+def test_a_lost_set_is_put_back_as_fast_as_the_manual_says(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    """10,000 entries are back after about 5 seconds; a slow machine may take four times as long."""
+    count = 2000
+    save(world, *(f"e{number}" for number in range(count)))
+    look(scheduler, clock)
+    lose(world)
+    clock.advance(INTERVAL)
+    started = time.monotonic()
+    scheduler.tick()
+    seconds = time.monotonic() - started
+    assert len(members(world)) == count
+    assert seconds * 10_000 / count < 4 * 5
 
 
 @pytest.mark.parametrize("writes", ["save", "static", "both"])
