@@ -34,6 +34,7 @@ NOT_RUN = {
     ".venv/bin/python -m pytest tests/faults --faults full": "two hours; .ci/long does a part",
     ".venv/bin/python -m tests.simulation": "minutes each; tests/simulation runs them",
     ".venv/bin/python -m tests.fuzz": "half an hour; .ci/long does a part",
+    ".venv/bin/python -m tests.wild": "five minutes; .ci/long runs both",
     "useradd": "it changes the machine; test_deploy_files.py checks the unit",
     "docker build": "it needs Docker; test_deploy_files.py checks the Dockerfile",
     "docker compose": "it needs Docker; test_production.py runs the commands of the file",
