@@ -69,8 +69,8 @@ else:
 class EntryArguments(policies.Arguments, total=False):
     """The keyword arguments of :class:`RedBeatSchedulerEntry` that can follow ``options``.
 
-    A subclass can annotate its own with ``**fields: Unpack[EntryArguments]``, for type checkers and
-    editors. :class:`Policy` explains the arguments from ``timezone`` on.
+    Annotate those that your subclass passes on with ``**fields: Unpack[EntryArguments]``, so that
+    type checkers and editors know them.
     """
 
     app: App | None
@@ -87,14 +87,19 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         name: the name of the entry, converted with ``str()``. The Redis key is the key prefix plus
             the name.
         task: the name of the task to send.
-        schedule: a number of seconds, a timedelta, or a schedule object of Celery or RedBeat.
+        schedule: a number of seconds, a timedelta, a schedule object of Celery or RedBeat, or the
+            JSON of one as a dict.
         args, kwargs: the arguments of the task.
         enabled: if False, the entry stays in Redis, but is never due.
         options: the options of ``apply_async``.
-        **fields: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
-            :class:`~redbeat.Policy`. ``one_off=True`` means ``max_runs=1``.
+        app: the Celery app; None for the current app.
+        last_run_at, total_run_count: the run history; a new entry has none, and counts from now.
+        relative: whether an interval is rounded to its unit, as in Celery.
+        one_off: ``True`` means ``max_runs=1``.
 
-    Creating an entry does not access Redis: change its attributes as you like, and store it with
+    All other arguments are the fields of a :class:`~redbeat.Policy`; ``None`` means the default.
+
+    Creating an entry doesn't access Redis: change its attributes as you like, then store it with
     :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a valid
     schedule; ``save()`` checks all other arguments.
     """
@@ -129,6 +134,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     #: The entry's calendars by name; None until a decision loads them.
     _calendars: Mapping[str, Calendar] | None = None
 
+    @policies.spelled_out(EntryArguments, relative=False, one_off=False)
     def __init__(
         self,
         name: str | None = None,
@@ -176,7 +182,9 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         for base in _own_classes(cls):  # a mixin may also use the name of a policy field
             used_names = {*vars(base)}
             with suppress(KeyError, TypeError, ValueError):
-                used_names |= {*signature(vars(base)["__init__"]).parameters}
+                own = signature(vars(base)["__init__"])
+                if own != signature(RedBeatSchedulerEntry.__init__):  # copied by functools.wraps
+                    used_names |= {*own.parameters}
             cls.foreign_fields |= FIELDS.keys() & used_names
 
     # -- names ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from redbeat.codec.stored import bytes_of, plain_name
 from redbeat.entries import changes, edits, saving
 from redbeat.entries import status as statuses
 from redbeat.entries.history import Occurrence
-from redbeat.entries.policy import in_utc
+from redbeat.entries.policy import in_utc, spelled_out
 from redbeat.entries.status import EntryState, EntryStatus, LastResult, Record
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
@@ -172,6 +172,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     # -- reading ---------------------------------------------------------------------------------
 
+    @spelled_out(EntryFilters)
     def find(
         self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> Iterator[RedBeatSchedulerEntry]:
@@ -179,6 +180,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         records = self.records(pattern, **filters)
         return (record.entry for record in records if record.entry is not None)
 
+    @spelled_out(EntryFilters)
     def records(
         self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> Iterator[Record]:
@@ -464,6 +466,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Remove an entry and its history in a thread; raises KeyError for an unknown name."""
         await asyncio.to_thread(self.__delitem__, name)
 
+    @spelled_out(EntryFilters)
     async def alist(
         self, pattern: str | None = None, **filters: Unpack[EntryFilters]
     ) -> list[Record]:

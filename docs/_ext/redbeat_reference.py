@@ -1,18 +1,19 @@
-"""Changes to the API reference: public paths, and the meaning of type names.
+"""Changes to the API reference: public paths, types, and what each field of a policy means.
 
-Autodoc shows a name at the path of the module that defines the name, and shows some annotations
-unchanged. This extension replaces private paths with public paths, and short names of types with
-their meaning.
+Autodoc shows a name at the path of the module that defines it, and some annotations as they are
+written. Here they become public paths and types.
 """
 
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
+from inspect import signature
 from typing import Any, get_type_hints
 
 from docutils.nodes import Text, document
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
 import redbeat
 
@@ -63,6 +64,44 @@ def evaluate_annotations() -> None:
             annotations.update({name: hints[name] for name in annotations if name in hints})
 
 
+#: The arguments that a typed dict describes: of which function, and their types.
+SPELLED_OUT = {
+    redbeat.RedBeatSchedulerEntry.__init__: get_type_hints(redbeat.EntryArguments),
+    redbeat.Schedule.find: get_type_hints(redbeat.EntryFilters),
+    redbeat.Schedule.records: get_type_hints(redbeat.EntryFilters),
+    redbeat.Schedule.alist: get_type_hints(redbeat.EntryFilters),
+}
+NAMED = {function: vars(function).pop("__signature__") for function in SPELLED_OUT}
+
+
+def spell_out(_app: Sphinx, function: Any, _bound: bool) -> None:
+    """Put these arguments back, which autodoc doesn't find in the source code."""
+    if function in SPELLED_OUT:
+        *given, _rest = signature(function).parameters.values()
+        keywords = [
+            NAMED[function].parameters[name].replace(annotation=type_)
+            for name, type_ in SPELLED_OUT[function].items()
+        ]
+        named = NAMED[function].replace(parameters=[*given, *keywords])
+        vars(function)["__signature__"] = named
+
+
+def describe_policy(*event: Any) -> None:
+    """Add what each field of a policy means, from the description that the commands show too."""
+    _, _, _, value, _, lines = event
+    if value is redbeat.Policy:
+        lines += [
+            line
+            for item in fields(value)
+            for line in (f"``{item.name}``", f"   {item.metadata['description']}", "")
+        ]
+
+
+def put_each_argument_on_a_line(_app: Sphinx, config: Config) -> None:
+    """Only where they don't fit into one."""
+    config.python_maximum_signature_line_length = 100
+
+
 def show_defaults(*event: Any) -> tuple[str, str | None] | None:
     """Show the default of a dataclass field that a function creates, instead of ``<factory>``."""
     _, _, _, value, _, arguments, returned = event
@@ -77,6 +116,9 @@ def show_defaults(*event: Any) -> tuple[str, str | None] | None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Prepare the annotations and connect to the events of the build; Sphinx calls this."""
     evaluate_annotations()
+    app.connect("config-inited", put_each_argument_on_a_line)
+    app.connect("autodoc-before-process-signature", spell_out, priority=600)  # after autodoc's own
+    app.connect("autodoc-process-docstring", describe_policy)
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("doctree-read", link_to_public_paths)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

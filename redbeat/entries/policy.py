@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
+from inspect import Parameter, signature
 from numbers import Integral, Real
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_args
 
 from redbeat.calendar.zones import UTC, as_utc, time_from, zone_key, zone_named
 from redbeat.codec.stored import MAX_WHOLE, is_valid_text
@@ -296,6 +297,31 @@ class Arguments(TypedDict, total=False):
     expect_within: float | None
     description: str | None
     managed_by: str | None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spelled_out(arguments: Any, **defaults: Any) -> Callable[[F], F]:
+    """Let ``help()`` and the manual show the keys of a typed dict in place of ``**fields``.
+
+    Type checkers and editors read ``Unpack`` in the annotation themselves.
+    """
+
+    def decorate(function: Any) -> Any:
+        given = signature(function)
+        *parameters, _fields = given.parameters.values()
+        for name, type_ in arguments.__annotations__.items():
+            default = defaults.get(name, getattr(DEFAULT, name, None))
+            annotation = getattr(type_, "__forward_arg__", type_)
+            keyword = Parameter(
+                name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            parameters.append(keyword)
+        function.__signature__ = given.replace(parameters=parameters)
+        return function
+
+    return decorate
 
 
 class Attributes:

@@ -15,6 +15,7 @@ from celery.utils.dispatch import Signal
 
 import redbeat
 import redbeat.signals
+from redbeat.entries import policy
 from tests.docs.blocks import ROOT
 
 SIGNALS = [one for one in vars(redbeat.signals).values() if isinstance(one, Signal)]
@@ -29,8 +30,8 @@ from sphinx.application import Sphinx
 
 docs, out = sys.argv[1:]
 changes = {
-    "root_doc": "api",
-    "include_patterns": ["api.rst"],
+    "root_doc": "api/index",
+    "include_patterns": ["api/*.rst"],
     "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "redbeat_reference"],
     "html_theme": "basic",
 }
@@ -61,12 +62,14 @@ OF_REDBEAT_2 = re.compile(r" \| Any\b|\bapp: Any\b")
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the HTML of the reference."""
+    """Return the HTML of all pages of the reference."""
     out = tmp_path_factory.mktemp("reference")
     command = [sys.executable, "-c", BUILD, str(ROOT / "docs"), str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return (out / "api.html").read_text(encoding="utf-8")
+    pages = sorted((out / "api").glob("*.html"))
+    assert len(pages) == len([*(ROOT / "docs" / "api").glob("*.rst")])
+    return "".join(page.read_text(encoding="utf-8") for page in pages)
 
 
 def text_of(markup: str) -> str:
@@ -101,7 +104,7 @@ def test_public_names_have_public_paths(page: str) -> None:
     }
     assert len(private) > 40
     shown = {*re.findall(r"redbeat(?:\.\w+)+", text_of(page))}
-    targets = {*re.findall(r'(?:title|href)="#?(redbeat(?:\.\w+)+)"', page)}
+    targets = {*re.findall(r'(?:title|href)="(?:(?:\w+\.html)?#)?(redbeat(?:\.\w+)+)"', page)}
     assert (shown | targets) & private == set()
 
 
@@ -113,8 +116,8 @@ def test_signatures_have_known_types(signatures: list[str]) -> None:
 
 def test_types_of_this_package_are_links_to_public_names(page: str) -> None:
     known = {f"redbeat.{name}" for name in redbeat.__all__}
-    linked = {*re.findall(r'href="#(redbeat\.\w+)"', page)}
-    assert {"redbeat.EntryArguments", "redbeat.EntryFilters", "redbeat.Record"} <= linked <= known
+    linked = {*re.findall(r'href="(?:\w+\.html)?#(redbeat\.\w+)"', page)}
+    assert {"redbeat.Calendar", "redbeat.Policy", "redbeat.Record"} <= linked <= known
 
 
 def test_the_arguments_of_signals_are_described(page: str) -> None:
@@ -136,3 +139,15 @@ def test_every_name_of_this_package_must_resolve(monkeypatch: pytest.MonkeyPatch
         names |= {*defined} | {f"{module}.{name}" for name in defined}
     assert len(names) > 400
     assert [name for name in names if any(one.fullmatch(name) for one in patterns)] == []
+
+
+def test_the_arguments_of_an_entry_are_named_and_described(
+    page: str, signatures: list[str]
+) -> None:
+    by_name = {name_of(one): one for one in signatures}
+    text = text_of(page).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    entry, find = by_name["RedBeatSchedulerEntry"], by_name["find"]
+    for name, field in policy.FIELDS.items():
+        assert f" {name}: " in entry
+        assert f"{name}{field.metadata['description']}" in text
+    assert [one for one in redbeat.EntryFilters.__annotations__ if f" {one}: " not in find] == []

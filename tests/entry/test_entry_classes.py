@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -114,6 +115,21 @@ def says_nothing(*_texts: Any, **_named: Any) -> Any:
 
 def is_vague(*_texts: Any, **_named: Any) -> Any:
     return {"last_run_at": "some time ago"}
+
+
+def test_a_constructor_that_copies_ours_has_our_fields() -> None:
+    class Wrapped(Entry):
+        @functools.wraps(Entry.__init__)  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            Entry.__init__(self, *args, **kwargs)
+
+    class Own(Entry):
+        def __init__(self, *args: Any, jitter: int = 0, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.height = jitter
+
+    assert Wrapped.foreign_fields == frozenset()
+    assert Own.foreign_fields == {"jitter"}
 
 
 class TestErrors:

@@ -7,6 +7,7 @@ that becomes ``Any``. Each checker runs as in a project that has RedBeat install
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -121,3 +122,12 @@ def test_everything_that_is_exported_is_used() -> None:
 def test_type_checkers_know_every_policy_field() -> None:
     for known in (Arguments, Attributes):
         assert {*FIELDS} == {*known.__annotations__}
+
+
+def test_help_names_every_policy_field_with_its_default() -> None:
+    parameters = inspect.signature(redbeat.RedBeatSchedulerEntry).parameters
+    shown = {name: parameters[name].default for name in FIELDS}
+    assert shown == {name: field.default for name, field in FIELDS.items()}
+    assert {*redbeat.EntryArguments.__annotations__} <= {*parameters}
+    for function in (redbeat.Schedule.find, redbeat.Schedule.records, redbeat.Schedule.alist):
+        assert {*redbeat.EntryFilters.__annotations__} <= {*inspect.signature(function).parameters}
