@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Final, NamedTuple
 
 from celery import Celery
+from celery.app.defaults import SETTING_KEYS
 from celery.utils.text import match_case
 
 from redbeat.errors import ConfigurationError
@@ -155,6 +156,13 @@ EXPECTED: Final = f"the valid settings are {', '.join(SETTINGS)}"
 #: Stands for an unset setting, because None is a valid value.
 MISSING: Final = object()
 
+#: Celery's settings of beat.
+BEAT_SETTINGS: Final = tuple(name for name in SETTING_KEYS if name.startswith("beat_"))
+
+#: Django's settings of :mod:`redbeat.web.django`, without a namespace: names of permissions.
+VIEW, CHANGE = "REDBEAT_WEB_VIEW_PERMISSION", "REDBEAT_WEB_CHANGE_PERMISSION"
+IN_DJANGO: Final = frozenset({VIEW, CHANGE})
+
 # Meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have the same names with
 # another prefix.
 _PREFIXES: Final = (PREFIX, "redisbeater_")
@@ -174,7 +182,7 @@ def find_setting(app: Celery, name: str) -> Any:
 
 
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
+    """Yield (problem, remedy) for each setting that is not read, but meant for RedBeat or beat.
 
     A name in mixed case is unknown too, because it is not read. Values are left out, because they
     may be secret.
@@ -183,12 +191,39 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     namespace = conf.prefix or ""
     read = {name for setting in SETTINGS for name in (setting, setting.upper())}
     # Celery reads a setting in a namespace like this.
-    read |= {match_case(namespace + name, namespace) for name in SETTINGS}
+    read |= {match_case(namespace + name, namespace) for name in (*SETTINGS, *BEAT_SETTINGS)}
     given = {name for source in conf.maps[:-1] for name in source if isinstance(name, str)}
-    by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}
-    for spelling in sorted(given - read):
-        name = spelling.lower().removeprefix(namespace.lower())
-        if name.startswith(_PREFIXES):
-            nearest = get_close_matches(name.partition("_")[2], by_stem, n=1)
-            remedy = f"did you mean {by_stem[nearest[0]]}?" if nearest else EXPECTED
-            yield f"Unknown setting {spelling}", remedy
+    for spelling in sorted(given - read - IN_DJANGO):
+        yield from _misspelt(spelling, namespace) or _unseen(spelling, namespace, given)
+
+
+def _misspelt(spelling: str, namespace: str) -> list[tuple[str, str]]:
+    """(problem, remedy) if the app's namespace is right, but the name after it is unknown."""
+    name = spelling.lower().removeprefix(namespace.lower())
+    if name.startswith(_PREFIXES):
+        by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}
+        nearest = get_close_matches(name.partition("_")[2], by_stem, n=1)
+        remedy = f"did you mean {by_stem[nearest[0]]}?" if nearest else EXPECTED
+        return [(f"Unknown setting {spelling}", remedy)]
+    if namespace and spelling.startswith(namespace):
+        # Such as CELERY_BEAT_SHEDULE and CELERY_REBEAT_REDIS_URL.
+        for nearest in get_close_matches(name, (*SETTINGS, *BEAT_SETTINGS), n=1, cutoff=0.85):
+            return [(f"Unknown setting {spelling}", f"did you mean {nearest}?")]
+    return []
+
+
+def _unseen(spelling: str, namespace: str, given: Set[str]) -> list[tuple[str, str]]:
+    """(problem, remedy) if the name is right, but not in the namespace that the app reads."""
+    found = re.fullmatch(r"(.*?)((?:red)?beat_.+)", spelling.lower())
+    if not found or found[2] not in (*SETTINGS, *BEAT_SETTINGS) or spelling == found[2]:
+        return []
+    before, problem = found[1].rstrip("_"), f"The setting {spelling} is not read"
+    if namespace:
+        wanted = match_case(namespace + found[2], namespace)
+        # Another prefix may be the namespace of another app.
+        is_other = before and not get_close_matches(before, [namespace.rstrip("_").lower()])
+        return [] if is_other or wanted in given else [(problem, f"write {wanted}")]
+    if not found[1].endswith("_"):  # an early name of Celery, such as CELERYBEAT_SCHEDULE
+        return []
+    name = spelling[: len(before)]
+    return [(problem, f"pass namespace={name!r} to config_from_object()")]

@@ -475,6 +475,11 @@ def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
         ("CELERY", "CELERY_RedBeat_Lock_Timeout", "redbeat_lock_timeout"),
         ("CELERY", "Celery_REDBEAT_LOCK_TIMEOUT", "redbeat_lock_timeout"),
         ("CELERY", "RedBeat_Lock_Timeout", "redbeat_lock_timeout"),
+        ("CELERY", "CELERY_REDBEAT_REDIS_UR", "redbeat_redis_url"),
+        ("CELERY", "REDBEAT_REDIS_UR", "redbeat_redis_url"),
+        ("CELERY", "CELERY_REBEAT_REDIS_URL", "redbeat_redis_url"),
+        ("CELERY", "CELERY_BEAT_SHEDULE", "beat_schedule"),
+        ("CELERY", "CELERY_BEAT_SCHEDULLER", "beat_scheduler"),
     ],
 )
 def test_a_misspelt_setting_is_reported_with_the_most_similar_one(
@@ -529,6 +534,62 @@ def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixt
     assert reported(caplog, app) == [
         "Unknown setting CELERY_REDBEAT_LOCKKEY: did you mean redbeat_lock_key?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "warning"),
+    [
+        ("CELERY", "BEAT_SCHEDULER", "The setting {} is not read: write CELERY_BEAT_SCHEDULER"),
+        ("CELERY", "CELERYBEAT_SCHEDULE", "The setting {} is not read: write CELERY_BEAT_SCHEDULE"),
+        (
+            "CELERY",
+            "CELREY_REDBEAT_REDIS_URL",
+            "The setting {} is not read: write CELERY_REDBEAT_REDIS_URL",
+        ),
+        (
+            None,
+            "CELERY_REDBEAT_REDIS_URL",
+            "The setting {} is not read: pass namespace='CELERY' to config_from_object()",
+        ),
+        (
+            None,
+            "MYSITE_BEAT_SCHEDULE",
+            "The setting {} is not read: pass namespace='MYSITE' to config_from_object()",
+        ),
+    ],
+)
+def test_a_setting_that_the_namespace_hides_is_reported(
+    caplog: pytest.LogCaptureFixture, namespace: str | None, name: str, warning: str
+) -> None:
+    app = Celery("conf", set_as_current=False)
+    app.config_from_object(LazySettings(**{name: "s3cret", "DEBUG": True}), namespace=namespace)
+    assert reported(caplog, app) == [warning.format(name)]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "names"),
+    [
+        ("CELERY", ["CELERY_REDBEAT_REDIS_URL", "CELERY_BEAT_SCHEDULER", "CELERY_TIMEZONE"]),
+        ("CELERY", ["REDBEAT_REDIS_URL", "redbeat_lock_timeout", "beat_scheduler"]),
+        ("CELERY", ["OTHER_REDBEAT_REDIS_URL", "OTHER_BEAT_SCHEDULE"]),
+        ("CELERY", ["BEAT_SCHEDULE", "CELERY_BEAT_SCHEDULE"]),
+        ("CELERY", ["REDBEAT_WEB_VIEW_PERMISSION", "REDBEAT_WEB_CHANGE_PERMISSION"]),
+        ("CELERY", ["BEAT_REDIS_URL", "HEARTBEAT_SECONDS", "CELERY_RESULT_BACKEND"]),
+        (None, ["CELERYBEAT_SCHEDULE", "CELERYBEAT_SCHEDULER"]),
+        (None, ["beat_schedule", "redbeat_redis_url", "HEARTBEAT_SECONDS"]),
+    ],
+)
+def test_other_settings_of_a_project_are_no_mistakes(
+    caplog: pytest.LogCaptureFixture, namespace: str | None, names: list[str]
+) -> None:
+    app = Celery("conf", set_as_current=False)
+    values: dict[str, Any] = {
+        name: {} if name.endswith("SCHEDULE") else 9 if name.endswith("timeout") else "redis://h"
+        for name in names
+    }
+    values |= {name: "UTC" for name in names if name.endswith("TIMEZONE")}
+    app.config_from_object(LazySettings(**values), namespace=namespace)
+    assert reported(caplog, app) == []
 
 
 @pytest.mark.parametrize("url", ["redis://h", "unix:///run/redis.sock"])

@@ -23,6 +23,8 @@ from django.urls import NoReverseMatch, get_script_prefix, path, resolve, revers
 from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
 
+from redbeat.settings import CHANGE, VIEW
+
 try:
     from werkzeug.wrappers import Response
 
@@ -31,10 +33,6 @@ except ImportError as error:
     raise ImproperlyConfigured(
         f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
     ) from error
-
-#: Settings with the name of a permission: without the first, all staff users may look at the
-#: schedule; without the second, only superusers may change it.
-VIEW, CHANGE = "REDBEAT_WEB_VIEW_PERMISSION", "REDBEAT_WEB_CHANGE_PERMISSION"
 
 
 def celery_app() -> Celery:
