@@ -68,8 +68,6 @@ RARE = 1000
 COMMANDS = {
     "list --limit 20": ("list", "--limit", "20"),
     "list --match 'tenant-0042:*'": ("list", "--match", "tenant-0042:*"),
-    "list --sort name --limit 20": ("list", "--sort", "name", "--limit", "20"),
-    "list --sort task --limit 20": ("list", "--sort", "task", "--limit", "20"),
     "list --state paused --limit 20": ("list", "--state", "paused", "--limit", "20"),
     "list --state paused": ("list", "--state", "paused"),
     "list --state running": ("list", "--state", "running"),
@@ -214,7 +212,6 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         for title, query in {
             "page": Query(),
             "page, search by name": Query(name="tenant-0042:"),
-            "page, sorted by name": Query(sort="name"),
             "page, paused": Query(state="paused"),
             "page, by task": Query(task="proj.rare"),
         }.items():

@@ -177,9 +177,6 @@ class RedBeatConfig(settings.Settings):
     def dubious_settings(self) -> Iterator[tuple[str, str]]:
         """Yield (problem, remedy) for each setting that is unknown or probably a mistake."""
         yield from settings.unknown_settings(self.app)
-        if not self.key_prefix:
-            problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
-            yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
         has_own = self.redis_use_ssl and not self.endpoint.use_ssl.inherited
         if has_own and not self.endpoint.uses_tls:
             problem = (
@@ -190,11 +187,6 @@ class RedBeatConfig(settings.Settings):
         key = settings.find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
             yield f"redbeat_lock_key is {key!r}, which turns the lock off", "use None instead"
-        if self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
-            problem = (
-                f"redbeat_lock_timeout is {self.lock_timeout:g} s, so a leader may lose the lock"
-            )
-            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
         """Log the :meth:`dubious_settings`, on the first call only."""

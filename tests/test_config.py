@@ -61,7 +61,6 @@ def test_defaults() -> None:
     assert not config.redis_use_ssl
     assert config.redbeat_redis_options == {}
     assert config.endpoint.options.inherited
-    assert config.key_expiry_check == "error"
     assert config.metrics_port is None
     assert config.metrics_host == "127.0.0.1"
     assert config.metrics_entries == 200
@@ -234,8 +233,6 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
         ("redbeat_lock_timeout", True),
         ("redbeat_lock_timeout", float("nan")),
         ("redbeat_lock_timeout", float("inf")),
-        ("redbeat_key_expiry_check", "panic"),
-        ("redbeat_key_expiry_check", ["error"]),
         ("redbeat_redis_use_ssl", "yes"),
         ("redbeat_redis_options", "db=3"),
         ("redbeat_redis_options", [("db", 3)]),
@@ -496,35 +493,9 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
         assert name in message
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("redisbeater_redis_url", "did you mean redbeat_redis_url?"),
-        ("REDISBEATER_LOCK_TIMEOUT", "did you mean redbeat_lock_timeout?"),
-        ("redisbeater_xyzzy", "the valid settings are redbeat_redis_url"),
-    ],
-)
-def test_a_setting_of_redisbeater_is_reported(
-    caplog: pytest.LogCaptureFixture, name: str, remedy: str
-) -> None:
-    (message,) = reported(caplog, make_app(**{name: "s3cret"}))
-    assert message.startswith(f"Unknown setting {name}: {remedy}")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "better"),
-    [
-        ("redbeat_lock_key", "", "None"),
-        ("redbeat_lock_timeout", 0.5, "1 second"),
-        ("redbeat_key_prefix", "", "'redbeat:'"),
-    ],
-)
-def test_an_unwise_value_is_reported(
-    caplog: pytest.LogCaptureFixture, name: str, value: Any, better: str
-) -> None:
-    (message,) = reported(caplog, make_app(**{name: value}))
-    assert message.startswith(f"{name} is ")
-    assert better in message
+def test_an_empty_lock_key_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    (message,) = reported(caplog, make_app(redbeat_lock_key=""))
+    assert message == "redbeat_lock_key is '', which turns the lock off: use None instead"
 
 
 def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,9 +40,6 @@ CUT: Final = {"NAME": 20, "TASK": 12, "SCHEDULE": 12}
 #: The app that Celery makes for a command without -A has this name.
 DEFAULT_APP: Final = "default"
 
-#: ``due`` is the order in Redis.
-SORTS: Final = ("due", "name", "task", "state")
-
 
 @command("list")
 @match_option
@@ -76,10 +73,10 @@ SORTS: Final = ("due", "name", "task", "state")
 @option("--limit", type=click.IntRange(1), example="20", help="Maximum number of entries to list.")
 @option(
     "--sort",
-    type=click.Choice(SORTS),
+    type=click.Choice(tuple(find.ORDERS)),
     default="due",
     example="name",
-    help="Sort order. For any order except 'due', the command must read all names or entries.",
+    help=f"Sort order. Any but 'due' is for up to {find.SORTED:,} entries.",
 )
 @wide_option
 def list_(
@@ -92,7 +89,7 @@ def list_(
 ) -> None:
     """List entries, the next due entry first."""
     found = console.schedule.records(match, states=states or STATES, **filters)
-    records = islice(found, limit) if sort == "due" else find.in_order(found, sort, limit)
+    records = islice(found, limit) if sort == "due" else islice(find.in_order(found, sort), limit)
     titles = (*LISTED, f"DUE ({console.zone})", "WHEN", "RUNS")
     row = partial(_row, console)
     optional = ("KIND", "RUNS", "TASK", "WHEN", "LAST RESULT")

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from heapq import nlargest, nsmallest
+from heapq import nsmallest
 from itertools import chain, islice
-from operator import gt, lt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -115,8 +114,12 @@ MAX_MATCHES: Final = 20_000
 MAX_READ: Final = 2_000
 MAX_SKIMMED: Final = 20_000
 
-#: Maximum number of entries to sort by a value that only their hashes have: all are read first.
+#: Maximum number of entries to sort in another order than that of the sorted set.
 SORTED: Final = 5_000
+
+TOO_MANY: Final = (
+    f"works for up to {SORTED:,} entries, and more match; narrow the search, or keep the due order"
+)
 
 #: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({status.PAUSED, status.FINISHED, status.QUARANTINED})
@@ -127,11 +130,17 @@ WALKED: Final = (status.SCHEDULED, status.RUNNING, status.PAUSED, status.FINISHE
 #: The score in cursors for entries that are not in the sorted set.
 OUTSIDE: Final = float("-inf")
 
-#: The sort keys; a leading ``-`` reverses the order.
-SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
+#: The value of a record to sort by, for each order.
+ORDERS: Final[dict[str, Callable[[status.Record], Any]]] = {
+    "due": lambda record: (record.due_at is None, record.due_at or EPOCH),
+    "name": lambda record: record.name,
+    "task": lambda record: "" if record.entry is None else str(record.entry.task),
+    "state": lambda record: record.state,
+    "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
+}
 
-#: The sort keys without a limit, because nothing needs to be read before the sort.
-CHEAP: Final = ("due", "name")
+#: The orders of the dashboard; a leading ``-`` reverses one.
+SORTS: Final = tuple(chain.from_iterable((order, f"-{order}") for order in ORDERS))
 
 #: Maximum length of a search text in characters: it is compared with the names of all entries.
 MAX_SEARCH: Final = 500
@@ -145,6 +154,8 @@ NO_CURSOR: Final = "is not a valid cursor; start with the first page"
 
 #: A key and its score in the sorted set.
 Member = tuple[str, float]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +206,7 @@ class Found:
         records: the entries on the page.
         now: the time of Redis in UNIX seconds; 0 if no entry was read.
         after: the cursor of the next page, None on the last page.
-        cut: whether the page is incomplete: the search stopped after ``MAX_READ`` entries
-            (``after`` is set), or there are more than ``SORTED`` entries to sort (``after`` is
-            None).
+        cut: whether the search stopped after ``MAX_READ`` entries; ``after`` continues it.
         total: the number of matching entries on all pages, None if unknown.
     """
 
@@ -370,28 +379,22 @@ class Search:
         return list(filter(filters.takes, found))
 
 
-#: The value of a record to sort by, for each sort order.
-ORDERS: Final[dict[str, Callable[[status.Record], Any]]] = {
-    "name": lambda record: record.name,
-    "task": lambda record: "" if record.entry is None else str(record.entry.task),
-    "state": lambda record: record.state,
-    "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
-}
+def few(found: Iterable[T]) -> list[T]:
+    """Raise :exc:`InvalidEntryError` for more than :data:`SORTED` items."""
+    items = list(islice(found, SORTED + 1))
+    if len(items) > SORTED:
+        raise InvalidEntryError("sort", TOO_MANY)
+    return items
 
 
-def _record_sort_key(order: str) -> Callable[[status.Record], tuple[Any, str]]:
-    return lambda record: (ORDERS[order](record), record.name)
-
-
-def in_order(
-    records: Iterable[status.Record], order: str, limit: int | None = None
-) -> list[status.Record]:
-    """Return the first ``limit`` records, sorted by ``order`` (see :data:`ORDERS`) and name.
-
-    Only the records of the result are kept in memory.
-    """
-    key = _record_sort_key(order)
-    return sorted(records, key=key) if limit is None else nsmallest(limit, records, key)
+def in_order(records: Iterable[status.Record], sort: str) -> list[status.Record]:
+    """Return all records in one of the :data:`SORTS`, and by name."""
+    value = ORDERS[sort.removeprefix("-")]
+    return sorted(
+        few(records),
+        key=lambda record: (value(record), record.name),
+        reverse=sort.startswith("-"),
+    )
 
 
 def browse(
@@ -413,18 +416,18 @@ def browse(
     if query == Query(state=query.state) and query.state in WALKED:
         return _walked(schedule, query, _cursor(after), limit)
     search = Search(schedule, query.filters)
+    if query.sort != "due":
+        return _sorted(search, query.sort, str(skip) if after is None else after, limit)
+    place = _due_order(search.keys.name_of, query.state in PARKED_STATES)
     members: Iterable[Member] = search.members()
-    if query.sort.lstrip("-") not in CHEAP:
-        if after is None and skip:
-            after = str(skip)
-        return _sorted_by_text(search, query, list(islice(members, SORTED + 1)), after, limit)
-    sort_key = _member_sort_key(query, search.keys.name_of)
-    take = nlargest if query.sort.startswith("-") else nsmallest
-    if after is not None or query.decodes:
+    cursor = _cursor(after)
+    if cursor is not None:
+        last = place((cursor[1], score_in(cursor[0])))
+        members = (member for member in members if place(member) > last)
+    if cursor is not None or query.decodes:
         skip = 0
-    members = _members_after(members, sort_key, query, after)
     most = MAX_READ if query.last_result is None else MAX_SKIMMED
-    following = take(skip + most + limit, members, sort_key)
+    following = nsmallest(skip + most + limit, members, place)
     found = _first_page(search, following[skip:], limit, most, BATCH if query.decodes else limit)
     return found if query.decodes else replace(found, total=search.count)
 
@@ -484,23 +487,6 @@ def _due_order(name_of: Callable[[str], str], parked_first: bool) -> Callable[[M
     return lambda each: ((each[1] >= 0) is parked_first, each[1], bytes_of(name_of(each[0])))
 
 
-def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[Member], Any]:
-    if query.sort.endswith("name"):
-        return lambda member: name_of(member[0])
-    return _due_order(name_of, query.state in PARKED_STATES)
-
-
-def _members_after(
-    members: Iterable[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
-) -> Iterable[Member]:
-    cursor = _cursor(after)
-    if cursor is None:
-        return members
-    position = sort_key((cursor[1], score_in(cursor[0])))
-    follows = lt if query.sort.startswith("-") else gt
-    return (member for member in members if follows(sort_key(member), position))
-
-
 def _first_page(search: Search, members: list[Member], limit: int, most: int, size: int) -> Found:
     """Return the first ``limit`` of the sorted ``members`` that match; look at ``most`` of them.
 
@@ -520,19 +506,15 @@ def _first_page(search: Search, members: list[Member], limit: int, most: int, si
     return Found(matching, search.now)
 
 
-def _sorted_by_text(
-    search: Search, query: Query, members: list[Member], after: str | None, limit: int
-) -> Found:
-    """Return a page in the order of a value that only the hashes have, so all matches are read.
+def _sorted(search: Search, sort: str, after: str, limit: int) -> Found:
+    """Return a page in another order than that of the sorted set: all matches are read.
 
     The cursor is the number of entries on all previous pages.
     """
-    if len(members) > SORTED:
-        return Found([], cut=True)
-    if after is not None and not re.fullmatch("[0-9]{1,9}", after):
+    if not re.fullmatch("[0-9]{1,9}", after):
         raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
-    matching = list(chain.from_iterable(map(search.read, batches(key for key, _ in members))))
-    matching.sort(key=_record_sort_key(query.sort.lstrip("-")), reverse=query.sort.startswith("-"))
-    first = int(after or 0)
-    next_cursor = str(first + limit) if first + limit < len(matching) else None
-    return Found(matching[first : first + limit], search.now, next_cursor, total=len(matching))
+    keys = [key for key, _ in few(search.members())]
+    matching = in_order(chain.from_iterable(map(search.read, batches(keys))), sort)
+    first = int(after)
+    following = str(first + limit) if first + limit < len(matching) else None
+    return Found(matching[first : first + limit], search.now, following, total=len(matching))

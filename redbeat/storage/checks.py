@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
-from redbeat.errors import RedBeatKeyExpiryError, described
+from redbeat.errors import described
 from redbeat.printing import get_logger
 
 from .keys import WRONG_TYPE, Keys, wrong_type
@@ -22,29 +22,18 @@ logger = get_logger("celery.beat")
 
 MESSAGE = (
     "Redis may evict keys of the schedule: %s. "
-    "Set maxmemory-policy to noeviction or to a volatile-* policy, "
-    "or set redbeat_key_expiry_check to 'ignore'."
+    "Set maxmemory-policy to noeviction or to a volatile-* policy."
 )
 
 
-def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy that lets Redis delete entries.
-
-    ``mode`` is the setting ``redbeat_key_expiry_check``: the level of the log line, ``raise`` for
-    :exc:`RedBeatKeyExpiryError`, or ``ignore``. One round trip, none to ``ignore``.
-    """
-    if mode == "ignore":
-        return
+def check_eviction(store: Store) -> None:
+    """Log an eviction policy that lets Redis delete entries. One round trip."""
     found = store.server()
     if refusal := found.get("refusal"):
         message = "beat: Cannot tell whether Redis may evict keys of the schedule: %s"
         logger.warning(message, refusal)
-    risk = found.get("eviction")
-    if risk and mode == "raise":
-        raise RedBeatKeyExpiryError(MESSAGE % risk)
-    if risk:
-        report = logger.warning if mode == "warn" else logger.error
-        report(MESSAGE, risk)
+    if risk := found.get("eviction"):
+        logger.error(MESSAGE, risk)
 
 
 class LayoutNote(NamedTuple):

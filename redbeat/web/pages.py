@@ -82,7 +82,7 @@ def index() -> ResponseReturnValue:
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
     context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS, "size": size}
-    context.update(states=status.STATES, results=status.LAST_RESULTS, sorted_at_most=find.SORTED)
+    context.update(states=status.STATES, results=status.LAST_RESULTS)
     try:
         query = query_of(args)
         page = find.browse(schedule, query, args.get("after") or None, size, first - 1)

@@ -1,9 +1,8 @@
-"""Searches of large schedules: what they read, what they keep in memory, and what they skip."""
+"""Searches of large schedules: what they read, and what they skip."""
 
 from __future__ import annotations
 
 import json
-import tracemalloc
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat import Schedule
+from redbeat.errors import InvalidEntryError
+from redbeat.management import find
 from redbeat.management.find import (
     MAX_MATCHES,
     ORDERS,
@@ -161,24 +162,15 @@ def test_orders(schedule: Schedule, make: Make, world: World, order: str) -> Non
     value = ORDERS[order]
     expected = names(sorted(everything, key=lambda record: (value(record), record.name)))
     assert names(in_order(schedule.records(), order)) == expected
-    assert names(in_order(schedule.records(), order, 3)) == expected[:3]
+    assert names(in_order(schedule.records(), f"-{order}")) == expected[::-1]
 
 
-# -- memory ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_the_first_entries_of_a_sorted_list_need_little_memory(
-    world: World, schedule: Schedule
+def test_too_many_entries_are_not_sorted(
+    schedule: Schedule, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = []
-    for count in (2_000, 10_000):
-        world.put_many(count)
-        tracemalloc.start()
-        try:
-            found = sum(1 for _ in in_order(schedule.records(), "name", 20))
-            taken.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-        assert found == 20
-    assert taken[1] < taken[0] + 10_000 * 100
+    monkeypatch.setattr(find, "SORTED", 10)
+    world.put_many(10)
+    assert len(in_order(schedule.records(), "task")) == 10
+    world.put_many(11)
+    with pytest.raises(InvalidEntryError, match="more match; narrow the search"):
+        in_order(schedule.records(), "task")

@@ -20,7 +20,7 @@ from tests.deployments import PREFIX
 from .conftest import World, interval_json
 
 NAMES = {
-    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"],
+    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry"],
     "redbeat.schedulers": [
         "RedBeatScheduler",
         "RedBeatSchedulerEntry",

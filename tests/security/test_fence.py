@@ -136,7 +136,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(since)",
         "from_timestamp(success)",
     ),
-    "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
+    "management/find.py": ("what a regular expression has checked", "int(after)"),
     "management/forecast.py": ("between two instants", "from_timestamp(due)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "metrics/prometheus.py": (

@@ -167,7 +167,6 @@ def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
     assert same(schedules, lambda one: texts(one.records(pattern="tenant-3:*")))
     assert same(schedules, lambda one: texts(one.records(states=["paused"])))
     assert same(schedules, lambda one: texts(one.records(limit=7)))
-    assert same(schedules, lambda one: texts(in_order(one.records(), "name", 50)))
     for order in ORDERS:
         assert same(schedules, partial(in_full_order, order=order))
     assert same(schedules, lambda one: one.upcoming(30, after=NOW))
