@@ -436,6 +436,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         definitions: Mapping[str, Mapping[str, Any]],
         prune: bool = False,
         dry_run: bool = False,
+        managed_by: str | None = None,
+        adopt: bool = False,
     ) -> Applied:
         """Create and update dynamic entries from ``definitions``; return the changes.
 
@@ -444,8 +446,13 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         static entries never are. With ``dry_run``, nothing is written. Paused entries stay paused
         unless their definition changed. Takes three round trips per 500 definitions and, with
         ``prune``, one more per 500 entries.
+
+        ``managed_by`` names the owner of the definitions, as in a file of ``celery redbeat apply``.
+        Then this owner's other entries are removed, nobody else's, and paused entries stay paused.
+        An entry that exists without this owner raises :exc:`InvalidEntryError`, unless ``adopt``
+        is true.
         """
-        return apply(self, definitions, prune, dry_run)
+        return apply(self, definitions, prune, dry_run, managed_by, adopt)
 
     # -- for asynchronous code -------------------------------------------------------------------
 

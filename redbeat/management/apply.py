@@ -39,7 +39,12 @@ class Applied:
 
 
 def apply(
-    schedule: Schedule, definitions: Mapping[str, Mapping[str, Any]], prune: bool, dry_run: bool
+    schedule: Schedule,
+    definitions: Mapping[str, Mapping[str, Any]],
+    prune: bool,
+    dry_run: bool,
+    managed_by: str | None,
+    adopt: bool,
 ) -> Applied:
     """See :meth:`Schedule.apply`."""
     entries = {
@@ -47,10 +52,13 @@ def apply(
         for name, definition in definitions.items()
     }
     for entry in entries.values():
+        if managed_by is not None:
+            entry.managed_by = managed_by
         with saving.naming(entry.name):
             entry.checked_texts()
     result, to_save, to_remove = Applied(), [], []
-    for item in plan_entries(schedule, None, entries, prune=prune):
+    prune = prune or managed_by is not None
+    for item in plan_entries(schedule, managed_by, entries, adopt, prune):
         if item.problem:
             raise InvalidEntryError(f"{item.name}: name", item.problem)
         getattr(result, item.action).append(encodable(item.name))
@@ -199,8 +207,8 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: rows.Ro
     owner = None if old is None else old.policy_field("managed_by")
     if owner == managed_by:
         return ""
-    by = f"managed by {owner!r}" if owner else "not managed by a file"
-    return f"is already stored and {by}; with --adopt, this file manages the entry"
+    by = f"managed by {owner!r}" if owner else "not managed by anybody"
+    return f"is already stored and {by}; adopt it (--adopt, in Python adopt=True) to take it over"
 
 
 def stored_entry(row: rows.Row, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry | None:

@@ -175,7 +175,7 @@ def test_an_entry_of_another_owner_is_only_taken_over_on_request(
     for words in (("plan", file), ("apply", file, "--yes")):
         ran = run(*words)
         assert ran.code == EX_CONFLICT
-        assert f"managed by {owner!r}" in ran.err or "not managed by a file" in ran.err
+        assert f"managed by {owner!r}" in ran.err or "not managed by anybody" in ran.err
         assert "--adopt" in ran.err
     assert run("show", "a", "--json").json[0]["rule"] == {"every": "60"}
     assert run("apply", file, "--yes", "--adopt").code == 0

@@ -75,8 +75,8 @@ ORPHAN = {
     "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
 }
 
-#: The directory of the pages that test_howto.py follows.
-HOWTO = "docs/howto/"
+#: Beginnings of the paths of pages that test_howto.py follows.
+FOLLOWED = ("docs/howto/", "docs/files.rst")
 
 #: Pages with many commands, which only the long run tests.
 LONG = {
@@ -94,7 +94,7 @@ def runnable() -> dict[str, list[Block]]:
     """Return the shell examples that are run, by page."""
     found: dict[str, list[Block]] = {}
     for block in blocks("sh"):
-        if not reason(block) and not block.page.startswith(HOWTO):
+        if not reason(block) and not block.page.startswith(FOLLOWED):
             found.setdefault(block.page, []).append(block)
     return found
 

@@ -248,7 +248,7 @@ def test_the_times_on_the_page_about_scale_are_those_in_its_table() -> None:
 def test_the_time_to_plan_with_is_about_twice_the_measured_time() -> None:
     (cell,) = measured("scale-results")["time of a real beat per message, including publishing"]
     assert 500 / float(cell.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
-    assert "With 0.5 ms per message, about twice the time" in page_text("howto/sizing")
+    assert "With 0.5 ms per message, about twice the time" in page_text("howto/spread-load")
     (of_redis,) = measured("scale-results")["CPU time of Redis per due entry"]
     assert 80 / float(of_redis.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
     assert "``e`` = 0.5 ms of a beat and ``r`` = 80 µs of Redis" in page_text("scale")

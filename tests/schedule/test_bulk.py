@@ -321,6 +321,28 @@ def test_apply_accepts_equal_entries_in_another_notation(schedule: Schedule, wor
     assert schedule.apply({"a": {"task": "t", "schedule": 60}}).unchanged == ["a"]
 
 
+def test_apply_makes_the_entries_of_an_owner_equal(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    make("mine").save()
+    make("theirs", managed_by="other").save()
+    schedule.apply(DEFINITIONS, managed_by="tenants")
+    assert {schedule[name].managed_by for name in "abc"} == {"tenants"}
+    schedule["a"].pause("closed")
+    group = {"a": {**DEFINITIONS["a"], "args": [7]}, "b": DEFINITIONS["b"]}
+    assert parts(schedule.apply(group, managed_by="tenants")) == ([], ["a"], ["b"], ["c"])
+    assert {*schedule} == {"a", "b", "mine", "theirs"}
+    assert not schedule["a"].enabled
+    before = world.dump()
+    for name in ("mine", "theirs"):
+        with pytest.raises(InvalidEntryError, match=rf"{name}: name: .* managed by .*adopt=True"):
+            schedule.apply({name: DEFINITIONS["a"]}, managed_by="tenants")
+    assert world.dump() == before
+    taken = schedule.apply({"mine": DEFINITIONS["a"]}, managed_by="tenants", adopt=True)
+    assert parts(taken)[:3] == ([], ["mine"], [])
+    assert {*taken.removed} == {"a", "b"}
+
+
 def test_apply_takes_a_few_round_trips(schedule: Schedule, trips: RoundTrips) -> None:
     definitions = {f"e{number}": {"task": "t", "schedule": 3600} for number in range(501)}
     trips.take()
