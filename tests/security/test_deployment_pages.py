@@ -96,7 +96,7 @@ def test_the_page_on_managed_servers(files: CertificateFiles) -> None:
         TLSServer(files, server.port) as front,
     ):
         found = configurations("managed.rst", names_at(front, files))
-        assert len(found) == 2
+        assert len(found) == 3
         for settings in found:
             run(settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,11 @@ import redis
 from celery import Celery
 
 from tests.acceptance.processes import Project
+from tests.docs.blocks import ROOT
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.scenario import overdue
 from tests.servers import RedisServer
+from tests.waiting import wait_until
 
 #: Commands that cloud providers remove or rename.
 MANAGED = ("CONFIG", "CLIENT", "INFO", "ACL", "MONITOR", "SHUTDOWN", "DEBUG", "KEYS", "FLUSHALL")
@@ -90,3 +93,35 @@ def test_a_real_beat_notices_eviction_without_config(project: Project) -> None:
         assert len([line for line in lines if "WARNING/" in line or "ERROR/" in line]) == 1
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.ResponseError):
             client.config_get("maxmemory")
+
+
+def test_the_page_names_the_commands_that_the_tests_disable() -> None:
+    page = (ROOT / "docs" / "deployment" / "managed.rst").read_text(encoding="utf-8")
+    text = page.partition("servers of our own, on which")[2].partition("are disabled")[0]
+    assert re.findall(r"``(\w+)``", text) == [*MANAGED]
+
+
+@pytest.fixture
+def shards_behind_one_address() -> Iterator[RedisServer]:
+    """Yield a server with hash slots, to which clients connect as to a single server."""
+    with RedisServer("--cluster-enabled", "yes") as server:
+        with redis.Redis.from_url(server.url) as admin:
+            admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"))
+        yield server
+
+
+def test_shards_behind_one_address_need_a_hash_tag(
+    shards_behind_one_address: RedisServer, log: pytest.LogCaptureFixture
+) -> None:
+    address = settings(shards_behind_one_address, 2)
+    for conf in (address, {**address, "redbeat_key_prefix": "{redbeat}:"}):
+        app = Celery("b", broker="memory://", set_as_current=False)
+        app.conf.update(conf)
+        log.clear()
+        beat = RecordingScheduler(app)
+        beat.tick()
+        beat.close()
+        app.redbeat_redis.close()
+        assert ("don't hash to the same slot" in log.text) == (conf is address)
+    assert "Acquired lock" in log.text
