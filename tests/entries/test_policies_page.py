@@ -44,12 +44,14 @@ def test_the_json_is_that_of_the_python(app: Celery, page_entry: RedBeatSchedule
 def test_the_page_lists_every_field_and_its_default() -> None:
     rows: dict[str, str] = dict(
         re.findall(
-            r"   \* - ``(\w+)``\n     -(?: (.*))?\n     - ",
-            PAGE.read_text().partition("What is counted")[0],
+            r"^``(\w+)``\n((?:   .+\n)+)",
+            PAGE.read_text("utf-8").partition("What is counted")[0],
+            re.MULTILINE,
         )
     )
     assert rows.keys() == {field.name for field in fields(Policy)}
     for name, told in rows.items():
         default: Any = getattr(DEFAULT, name)
         if default not in (None, ()):
-            assert told.strip("`") == (default if isinstance(default, str) else f"{default:g}")
+            value = default if isinstance(default, str) else f"{default:g}"
+            assert " ".join(told.split()).endswith(f"Default: ``{value}``.")

@@ -58,6 +58,27 @@ def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
         assert definition["schedule"] == maybe_schedule(example["schedule"])
 
 
+@pytest.mark.skipif(not hasattr(crontab, "from_string"), reason="Celery has it since 5.5")
+def test_the_cron_expression_is_that_of_the_example(examples: dict[str, Any]) -> None:
+    (expression,) = re.findall(r"crontab\.from_string\(\"(.+?)\"\)", PAGE.read_text("utf-8"))
+    assert crontab.from_string(expression) == examples["office-hours"]["schedule"]
+
+
+def test_the_rules_of_the_page_find_the_last_day_and_the_last_working_day(
+    examples: dict[str, Any],
+) -> None:
+    (arguments,) = re.findall(r"``(byweekday=.+, bysetpos=-1)``", PAGE.read_text("utf-8"))
+    start = datetime(2026, 1, 30, 18, tzinfo=UTC)
+    working = eval(f'rrule("MONTHLY", start, {arguments})', {"rrule": rrule, "start": start})
+    kinds = {"0131 0228 0331": examples["month-end"]["schedule"], "0130 0227 0331": working}
+    for days, kind in kinds.items():
+        for day in days.split():
+            begin = datetime(2026, int(day[:2]), 1, tzinfo=UTC)
+            found = next_run(kind, begin, UTC)
+            assert found is not None
+            assert f"{found:%m%d}" == day
+
+
 def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
     for block in blocks("json"):
         decoded = json.loads(block)["schedule"]
