@@ -20,7 +20,7 @@ from redbeat.entries.policy import FIELDS
 from redbeat.entries.status import STATES
 from redbeat.management.doctor import examine
 from redbeat.schedulers import get_redis
-from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
+from tests.docs.blocks import PAGES, ROOT, Block, block_named, blocks_of
 from tests.docs.reader import Reader
 from tests.docs.test_shell import NOT_RUN, PROJECT
 
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(600)
 
 HOWTO = ROOT / "docs" / "howto"
 FILES = ROOT / "docs" / "files.rst"
+FRAMEWORKS_PAGE = HOWTO / "web-frameworks.rst"
 
 #: Beginnings of commands that are not run with their page, and the reasons.
 SERVERS = {
@@ -74,7 +75,7 @@ def follow(reader: Reader, name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*command_pages()} - {"django", "troubleshooting"}))
+@pytest.mark.parametrize("name", sorted({*command_pages()} - {"web-frameworks", "troubleshooting"}))
 def test_a_reader_can_follow_the_page(name: str, reader: Reader) -> None:
     follow(reader, name)
 
@@ -135,8 +136,8 @@ def test_a_pull_request_only_plans_a_change() -> None:
 
 
 def test_the_page_has_a_command_for_each_action_of_the_admin() -> None:
-    page = (HOWTO / "django.rst").read_text(encoding="utf-8")
-    table = page.partition("Admin of django-celery-beat\n")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "from-django-celery-beat.rst").read_text(encoding="utf-8")
+    table = page.partition("In its admin\n")[2].partition("\n\n")[0]
     rows = re.findall(r"   \* - (.+)\n     - (.+)", table)
     named = [re.findall(r"``([^`]+)``", cell) for _, cell in rows]
     assert len(rows) == 6
@@ -165,9 +166,12 @@ def test_every_server_is_in_a_page() -> None:
 # -- frameworks ----------------------------------------------------------------------------------
 
 DJANGO = """
+import os
+
 import django
 from django.conf import settings
 
+os.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"
 django.setup()
 
 from django.core.management import call_command
@@ -200,6 +204,31 @@ report.delete()
 assert [*schedule.keys()] == [f"report-{bulk.pk}"]
 call_command("sync_reports")
 assert len(schedule) == 0
+
+from celery import Celery
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+report = Report.objects.create(title="sales")
+ann = User.objects.create_user("ann", is_staff=True)
+browser = Client(SERVER_NAME="localhost")
+browser.force_login(ann)
+pause = {"path": f"/admin/redbeat/api/entry/pause?name=report-{report.pk}",
+    "data": "{}", "content_type": "application/json"}
+answers = []
+for right in (None, "view_report", "change_report"):
+    if right:
+        ann.user_permissions.add(Permission.objects.get(codename=right))
+    linked = 'href="/admin/redbeat/"' in browser.get("/admin/").text
+    answers.append((linked, browser.get("/admin/redbeat/").status_code,
+        browser.post(**pause).status_code))
+assert answers == [(False, 403, 403), (True, 200, 403), (True, 200, 200)], answers
+assert not schedule[f"report-{report.pk}"].enabled
+
+del settings.CELERY_TIMEZONE
+unset = Celery("unset", set_as_current=False)
+unset.config_from_object("django.conf:settings", namespace="CELERY")
+assert unset.conf.timezone == settings.TIME_ZONE == "UTC"
 print("done")
 """
 
@@ -234,6 +263,10 @@ print("done")
 """
 
 
+#: The beginnings of the commands that end, for each framework.
+FRAMEWORKS = {"django": "touch reports", "flask": "celery -A web.celery_app redbeat"}
+
+
 @pytest.mark.parametrize(
     ("name", "program"),
     [
@@ -243,11 +276,44 @@ print("done")
     ],
 )
 def test_the_application_of_the_page_works(name: str, program: str, reader: Reader) -> None:
-    save_files(reader, name)
-    if name == "django":  # its commands create the tables
-        follow(reader, name)
-        program = 'import os\nos.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"\n' + program
+    start_django_project(reader) if name == "django" else save_files(reader, "web-frameworks")
+    for block in filter(is_run, blocks_of(FRAMEWORKS_PAGE)):
+        if block.text.startswith(FRAMEWORKS.get(name, "-")):
+            reader.shell(block.text)
     assert reader.python(program).endswith("done\n")
+
+
+def test_each_command_of_the_page_about_frameworks_is_run() -> None:
+    texts = [block.text for block in filter(is_run, blocks_of(FRAMEWORKS_PAGE))]
+    assert len(texts) == len(FRAMEWORKS)
+    assert all(text.startswith((*FRAMEWORKS.values(),)) for text in texts)
+
+
+def start_django_project(reader: Reader) -> None:
+    """Make a project as Django's users do, and put the page's files and settings into it."""
+    reader.shell("django-admin startproject mysite . && python manage.py startapp reports")
+    reader.shell("mkdir -p reports/management/commands")
+    settings = reader.directory / "mysite" / "settings.py"
+    for block in blocks_of(FRAMEWORKS_PAGE):
+        if block.caption == "mysite/settings.py":
+            reader.save(block.caption, f"{settings.read_text()}\n{block.text}")
+        elif block.caption:
+            reader.save(block.caption, block.text)
+
+
+@pytest.mark.long
+def test_a_beat_warns_of_what_a_django_namespace_hides(reader: Reader) -> None:
+    start_django_project(reader)
+    settings = reader.directory / "mysite" / "settings.py"
+    misspelt = "BEAT_SCHEDULE = {}\nCELERY_REDBEAT_REDIS_UR = 'redis://x'\n"
+    settings.write_text(f"{settings.read_text()}\n{misspelt}")
+    warnings = block_named(FRAMEWORKS_PAGE, "warnings").splitlines()
+    beat = reader.start("celery -A mysite beat --loglevel info")
+    beat.wait_for("beat: Starting...")
+    for warning in warnings:
+        beat.wait_for(warning)
+    found = reader.shell("celery -A mysite redbeat doctor --json || true")
+    assert all(name in found for name in ("BEAT_SCHEDULE", "CELERY_REDBEAT_REDIS_UR"))
 
 
 # -- troubleshooting -----------------------------------------------------------------------------

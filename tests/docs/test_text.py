@@ -32,7 +32,7 @@ from redbeat.entries.policy import MAX_CALENDARS
 from redbeat.entries.state import LONGEST_NOTE
 from redbeat.management.doctor import REPAIRS
 from redbeat.metrics.problems import KINDS
-from redbeat.settings import SETTINGS
+from redbeat.settings import IN_DJANGO, SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
 from redbeat.web.actions import MAX_NOTE
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, blocks_of
@@ -372,5 +372,6 @@ def test_settings_exist(page: Path) -> None:
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
     variables = {"redbeat_faults", "redbeat_fuzz", "redbeat_topology", "redbeat_screenshots"}
+    variables |= {name.lower() for name in IN_DJANGO}
     variables |= {"redbeat_web_basic_auth", "redbeat_web_token", "redbeat_zone"}
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - METRICS - variables == set()
