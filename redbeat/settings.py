@@ -187,6 +187,8 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     read = {name for setting in SETTINGS for name in (setting, setting.upper())}
     # Celery reads a setting in a namespace like this.
     read |= {match_case(namespace + name, namespace) for name in (*SETTINGS, *BEAT_SETTINGS)}
+    # It still reads its early names, such as CELERYBEAT_SCHEDULE.
+    read |= {f"CELERY{name.upper()}" for name in BEAT_SETTINGS}
     given = {name for source in conf.maps[:-1] for name in source if isinstance(name, str)}
     for spelling in sorted(given - read - IN_DJANGO):
         yield from _misspelt(spelling, namespace) or _unseen(spelling, namespace, given)
@@ -218,7 +220,7 @@ def _unseen(spelling: str, namespace: str, given: Set[str]) -> list[tuple[str, s
         # Another prefix may be the namespace of another app.
         is_other = before and not get_close_matches(before, [namespace.rstrip("_").lower()])
         return [] if is_other or wanted in given else [(problem, f"write {wanted}")]
-    if not found[1].endswith("_"):  # an early name of Celery, such as CELERYBEAT_SCHEDULE
+    if not found[1].endswith("_"):
         return []
     name = spelling[: len(before)]
     return [(problem, f"pass namespace={name!r} to config_from_object()")]

@@ -17,7 +17,7 @@ from redbeat.config import RedBeatConfig, ensure_conf, get_redis, real_app
 from redbeat.connection.endpoint import client_parameters
 from redbeat.connection.topology import build
 from redbeat.errors import ConfigurationError
-from redbeat.settings import MISSING, SETTINGS, find_setting
+from redbeat.settings import BEAT_SETTINGS, MISSING, SETTINGS, find_setting
 
 URL = "redis://localhost:6379/0"
 
@@ -511,7 +511,6 @@ def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixt
     ("namespace", "name", "warning"),
     [
         ("CELERY", "BEAT_SCHEDULER", "The setting {} is not read: write CELERY_BEAT_SCHEDULER"),
-        ("CELERY", "CELERYBEAT_SCHEDULE", "The setting {} is not read: write CELERY_BEAT_SCHEDULE"),
         (
             "CELERY",
             "CELREY_REDBEAT_REDIS_URL",
@@ -535,6 +534,9 @@ def test_a_setting_that_the_namespace_hides_is_reported(
     app = Celery("conf", set_as_current=False)
     app.config_from_object(LazySettings(**{name: "s3cret", "DEBUG": True}), namespace=namespace)
     assert reported(caplog, app) == [warning.format(name)]
+    assert "s3cret" not in {find_setting(app, each) for each in SETTINGS}
+    assert "s3cret" not in {app.conf[each] for each in BEAT_SETTINGS if each != "beat_schedule"}
+    assert app.conf.beat_schedule == {}
 
 
 @pytest.mark.parametrize(
@@ -544,6 +546,7 @@ def test_a_setting_that_the_namespace_hides_is_reported(
         ("CELERY", ["REDBEAT_REDIS_URL", "redbeat_lock_timeout", "beat_scheduler"]),
         ("CELERY", ["OTHER_REDBEAT_REDIS_URL", "OTHER_BEAT_SCHEDULE"]),
         ("CELERY", ["BEAT_SCHEDULE", "CELERY_BEAT_SCHEDULE"]),
+        ("CELERY", ["CELERYBEAT_SCHEDULE"]),
         ("CELERY", ["REDBEAT_WEB_VIEW_PERMISSION", "REDBEAT_WEB_CHANGE_PERMISSION"]),
         ("CELERY", ["BEAT_REDIS_URL", "HEARTBEAT_SECONDS", "CELERY_RESULT_BACKEND"]),
         (None, ["CELERYBEAT_SCHEDULE", "CELERYBEAT_SCHEDULER"]),
