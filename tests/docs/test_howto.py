@@ -137,7 +137,7 @@ def test_a_pull_request_only_plans_a_change() -> None:
 
 def test_the_page_has_a_command_for_each_action_of_the_admin() -> None:
     page = (ROOT / "docs" / "from-django-celery-beat.rst").read_text(encoding="utf-8")
-    table = page.partition("In its admin\n")[2].partition("\n\n")[0]
+    table = page.partition("Admin of django-celery-beat\n")[2].partition("\n\n")[0]
     rows = re.findall(r"   \* - (.+)\n     - (.+)", table)
     named = [re.findall(r"``([^`]+)``", cell) for _, cell in rows]
     assert len(rows) == 6
@@ -305,7 +305,7 @@ def start_django_project(reader: Reader) -> None:
 def test_a_beat_warns_of_what_a_django_namespace_hides(reader: Reader) -> None:
     start_django_project(reader)
     settings = reader.directory / "mysite" / "settings.py"
-    misspelt = "BEAT_SCHEDULE = {}\nCELERY_REDBEAT_REDIS_UR = 'redis://x'\n"
+    misspelt = "BEAT_SCHEDULE = {}\nCELERY_REBEAT_REDIS_URL = 'redis://x'\n"
     settings.write_text(f"{settings.read_text()}\n{misspelt}")
     warnings = block_named(FRAMEWORKS_PAGE, "warnings").splitlines()
     beat = reader.start("celery -A mysite beat --loglevel info")
@@ -313,7 +313,7 @@ def test_a_beat_warns_of_what_a_django_namespace_hides(reader: Reader) -> None:
     for warning in warnings:
         beat.wait_for(warning)
     found = reader.shell("celery -A mysite redbeat doctor --json || true")
-    assert all(name in found for name in ("BEAT_SCHEDULE", "CELERY_REDBEAT_REDIS_UR"))
+    assert all(name in found for name in ("BEAT_SCHEDULE", "CELERY_REBEAT_REDIS_URL"))
 
 
 # -- troubleshooting -----------------------------------------------------------------------------
