@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,12 @@ def runnable() -> dict[str, list[Block]]:
         if not reason(block) and not block.page.startswith(FOLLOWED):
             found.setdefault(block.page, []).append(block)
     return found
+
+
+def test_no_example_needs_the_tools_of_gnu() -> None:
+    """``xargs`` on macOS has no ``-d``, and its ``sed -i`` takes the next argument as a suffix."""
+    gnu = re.compile(r"xargs (?:-\S+ )*-d|sed -i |date -d|grep -\w*P|readlink -f")
+    assert [str(block) for block in blocks("sh") if gnu.search(block.text)] == []
 
 
 def test_every_reason_belongs_to_an_example() -> None:

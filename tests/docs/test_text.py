@@ -30,7 +30,7 @@ from redbeat.codec.types import BY_TAG
 from redbeat.config import ensure_conf
 from redbeat.entries.policy import MAX_CALENDARS
 from redbeat.entries.state import LONGEST_NOTE
-from redbeat.management.doctor import REPAIRS
+from redbeat.management.doctor import BUSY, REPAIRS
 from redbeat.metrics.problems import KINDS
 from redbeat.settings import IN_DJANGO, SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
@@ -262,6 +262,10 @@ def test_the_table_of_beats_and_masters_follows_from_the_formulas_above_it() -> 
         each = int(runs.replace(",", ""))
         beats, masters = math.ceil(each * 0.0005) + 1, math.ceil(each * 80e-6 / 0.5)
         assert [*map(int, cells)] == [beats, masters]
+
+
+def test_the_page_about_peaks_says_which_minutes_doctor_reports() -> None:
+    assert f"a minute in which at least {BUSY} entries are due" in page_text("howto/spread-load")
 
 
 def test_the_page_about_scale_has_the_measured_bytes_per_entry() -> None:
