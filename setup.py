@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import re
+import runpy
 import tarfile
 import time
 from pathlib import Path
@@ -76,12 +77,17 @@ WEB = [
 ]
 
 REPOSITORY = "https://github.com/sibson/redbeat"
+# The address of a page of the manual, which messages of the program show too.
+MANUAL = runpy.run_path(str(HERE / "redbeat" / "manual.py"))["MANUAL"]
 
 
 def description_of_index() -> str:
     """Return the README with absolute links, because the package index shows no other files."""
     text = (HERE / "README.rst").read_text(encoding="utf-8")
     text = re.sub(r"(image:: )(?=docs/)", rf"\1{REPOSITORY}/raw/HEAD/", text)
+    text = re.sub(
+        r"(`[^`<]+\s<)docs/([^>#]+)\.rst", lambda link: link[1] + MANUAL.format(link[2]), text
+    )
     return re.sub(r"(`[^`<]+\s<)(?!https?:)", rf"\1{REPOSITORY}/blob/HEAD/", text)
 
 
@@ -94,7 +100,7 @@ setup(
     long_description_content_type="text/x-rst",
     url=REPOSITORY,
     project_urls={
-        "Documentation": f"{REPOSITORY}/tree/HEAD/docs",
+        "Documentation": MANUAL.format("index"),
         "Changes": f"{REPOSITORY}/blob/HEAD/CHANGES.rst",
         "Issues": f"{REPOSITORY}/issues",
         "Security": f"{REPOSITORY}/blob/HEAD/SECURITY.md",
@@ -134,6 +140,8 @@ setup(
         "calendars": CALENDARS,
         # The extra ``web`` is for the dashboard, which ``celery redbeat web`` serves.
         "web": WEB,
+        # The extra ``docs`` builds the manual, which documents the dashboard's modules too.
+        "docs": [*WEB, "sphinx>=7.4", "furo"],
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import math
 import re
 import runpy
 import sys
@@ -21,6 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import redbeat
+from redbeat.manual import MANUAL
 from redbeat.schedulers import RedBeatScheduler
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,13 +127,13 @@ def test_the_test_command_installs_what_the_tests_need() -> None:
     assert command.startswith("python3 -m venv .venv && ")
     assert "-r requirements.dev.txt" in command
     assert " -m pytest" in command
-    assert "-e .[tests]" in (ROOT / "requirements.dev.txt").read_text(encoding="utf-8")
+    assert "-e .[docs,tests]" in (ROOT / "requirements.dev.txt").read_text(encoding="utf-8")
 
 
 def test_the_readme_links_to_files_that_exist() -> None:
     names = re.findall(r"(?:`[^`<]+\s<|image:: )(?!http)([^>\n]+)", README)
-    assert {"docs/index.rst", "docs/images/web-schedule.png", "LICENSE"} <= set(names)
-    assert [name for name in names if not (ROOT / name).is_file()] == []
+    assert {"docs/quickstart.rst", "docs/images/web-schedule.png", "LICENSE"} <= set(names)
+    assert [name for name in names if not (ROOT / name.partition("#")[0]).is_file()] == []
 
 
 def test_the_links_of_the_readme_work_on_the_package_index(
@@ -143,38 +143,35 @@ def test_the_links_of_the_readme_work_on_the_package_index(
     targets = re.findall(r"(?:`[^`<]+\s<|image:: )([^>\n]+)", text)
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
+    assert MANUAL.format("web") in targets
 
 
-def plotted(plot: str, scheduler: str, count: str) -> float:
-    """Return the time that a plot of the benchmarks shows, in microseconds.
-
-    ``count`` is a label of the horizontal axis.
-    """
-    svg = (ROOT / "docs" / "_static" / "benchmarks" / f"{plot}.svg").read_text(encoding="utf-8")
-    (x,) = re.findall(rf'<text x="([\d.]+)" y="362.0" text-anchor="middle">{count}<', svg)
-    (colour,) = re.findall(rf'fill="(#\w+)">{re.escape(scheduler)}<', svg)
-    (y,) = re.findall(rf'<circle cx="{x}" cy="([\d.]+)" r="3" fill="{colour}"/>', svg)
-    labels = re.findall(r'<text x="72.0" y="([\d.]+)" text-anchor="end">(\d+) (µs|ms)<', svg)
-    (low, first), *_, (high, last) = (
-        (float(at) - 4, math.log10(int(value) * {"µs": 1, "ms": 1000}[unit]))
-        for at, value, unit in labels
-    )
-    return float(10 ** (first + (float(y) - low) / (high - low) * (last - first)))
+def test_the_address_of_the_manual_is_in_one_place(arguments_of_setup: dict[str, Any]) -> None:
+    assert arguments_of_setup["project_urls"]["Documentation"] == MANUAL.format("index")
+    sources = [*(ROOT / "redbeat").rglob("*.py"), *(ROOT / "redbeat").rglob("*.html")]
+    start = MANUAL.partition("{}")[0]
+    assert [file.name for file in sources if start in file.read_text("utf-8")] == ["manual.py"]
+    texts = [file.read_text("utf-8") for file in sources]
+    named = {
+        page for text in texts for page in re.findall(r"MANUAL\.format\(['\"](.*?)['\"]", text)
+    }
+    assert named
+    assert [page for page in named if not (ROOT / "docs" / f"{page}.rst").is_file()] == []
 
 
-def test_the_numbers_of_the_readme_are_those_measured() -> None:
-    reports = ("benchmarks-results.inc", "faults-results.inc")
-    measured = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in reports)
-    table = README.partition("Compared with")[2].partition(".. [1]")[0]
-    numbers, of_release = re.findall(r"after (\d+\.\d) s", table), []
-    for times in re.findall(r"^\w.* \[11\]_" + 4 * r" +([\d,.]+ µs).*?", table, re.MULTILINE):
-        numbers += [*times[:2], times[3]]
-        of_release.append(int(times[2].removesuffix(" µs")))
-    assert len(numbers) == 10
-    assert [number for number in numbers if f'"{number}"' not in measured] == []
-    points = [("due", "1,000"), ("due", "10,000"), ("stored", "10,000")]
-    for time, (plot, count) in zip(of_release, points, strict=True):
-        assert time == pytest.approx(plotted(plot, "RedBeat 2.4.2", count), rel=0.002)
+def test_the_readme_clones_the_repository_of_the_package(
+    arguments_of_setup: dict[str, Any],
+) -> None:
+    assert f"   git clone {arguments_of_setup['url']}\n" in README
+
+
+def test_the_figures_of_the_readme_are_those_measured() -> None:
+    measured = (ROOT / "docs" / "benchmarks-results.inc").read_text(encoding="utf-8")
+    (figures,) = re.findall(r"^In figures: (.*?)\n\n", README, re.MULTILINE | re.DOTALL)
+    count, ours, theirs = re.findall(r"[\d.,]+(?= due| s\b)", figures)
+    assert f'"a real beat sends {count} due entries", "{ours} s", "{theirs} s"' in measured
+    assert "docs/scale.rst" in figures
+    assert "µs" not in README
 
 
 def test_the_readme_has_the_versions_that_are_tested(arguments_of_setup: dict[str, Any]) -> None:
@@ -274,7 +271,6 @@ def test_tox_installs_what_the_tests_need(declared: dict[str, list[Requirement]]
         ("testing", "checkers"),
         ("testenv:lint", "deps"),
         ("testenv:types", "deps"),
-        ("testenv:docs", "deps"),
         ("testenv:package", "deps"),
     ],
 )
@@ -304,6 +300,7 @@ def test_tox_pins_the_lowest_versions_that_are_declared(
 
 
 def test_the_tests_need_every_extra(declared: dict[str, list[Requirement]]) -> None:
-    """Otherwise, no test would run with the lowest versions of all extras."""
+    """Otherwise, no test would run with the lowest versions of all extras that users install."""
     of_tests = set(map(str, declared["tests"]))
-    assert all(set(map(str, wanted)) <= of_tests for extra, wanted in declared.items() if extra)
+    extras = declared.keys() - {"", "docs"}
+    assert all(set(map(str, declared[extra])) <= of_tests for extra in extras)

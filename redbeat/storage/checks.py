@@ -11,6 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
 from redbeat.errors import described
+from redbeat.manual import MANUAL
 from redbeat.printing import get_logger
 
 from .keys import WRONG_TYPE, Keys, wrong_type
@@ -101,7 +102,7 @@ REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNOR
 #: Matches Redis's errors for wrong credentials and for a database that isn't there.
 LOGIN: Final = re.compile(r"password|authenticat|DB index", re.IGNORECASE)
 
-MISSING_RIGHT: Final = "the Redis user needs each right in deployment/acl of the manual"
+MISSING_RIGHT: Final = f"the Redis user needs each right in {MANUAL.format('deployment/acl')}"
 WRONG_URL: Final = (
     "correct the user name, the password or the database in redbeat_redis_url (or broker_url)"
 )

@@ -1,11 +1,10 @@
-r"""Screenshots of the dashboard: light ones for the documentation, others for inspection.
+r"""Screenshots of the dashboard: light and dark ones for the manual, narrow ones for inspection.
 
-The other screenshots are dark or have the width of a phone. All are written to the directory in
-``REDBEAT_SCREENSHOTS``, or to the directory of the test. To update the screenshots in the
-documentation::
+They are written to the directory in ``REDBEAT_SCREENSHOTS``, or to that of the test. To update the
+manual's::
 
     REDBEAT_SCREENSHOTS=docs/images .venv/bin/python -m pytest -n 0 \\
-        tests/browser/test_screenshots.py -k light
+        tests/browser/test_screenshots.py -k "not phone"
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def last_before(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
     raise AssertionError(f"{entry.name} runs too seldom for a picture")
 
 
-def fill(make: Make, client: redis.Redis) -> None:
+def fill(make: Make) -> None:
     """Save the entries of a small shop, most of them with past runs."""
     now = datetime.now(timezone.utc).replace(microsecond=0)
     for number, (name, when) in enumerate(RULES.items()):
@@ -93,29 +92,38 @@ def fill(make: Make, client: redis.Redis) -> None:
     make("go-live", clocked(now + timedelta(days=1)), task="shop.tasks.go_live")
     held = make("import-orders", 600.0, task="shop.tasks.import_orders")
     held.pause("The supplier's API is down until Monday")
+
+
+def spoil(client: redis.Redis) -> None:
+    """Write an entry that ends in quarantine."""
     client.hset("redbeat:loyalty-points", "definition", '{"name": "loyalty-points", "task": ')
     client.zadd("redbeat::schedule", {"redbeat:loyalty-points": 0})
 
 
-def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Path]:
-    """Take a screenshot of each page; the file names begin with ``front``."""
+def take(
+    page: Page, schedule: Schedule, name: str, directory: Path, client: redis.Redis
+) -> list[Path]:
+    """Take a screenshot of each page, and fill the page into the name of its file."""
     files = []
     for what, path in PATHS.items():
+        if what == "beats":
+            spoil(client)
+            wait_until(lambda: client.hlen(".redbeat::quarantine"), 30, "the quarantine")
         if what == "timeline":
             # This entry runs so often that it would fill the whole timeline.
             schedule["warehouse-sync"].pause()
-        if front == "web":
+        if name.startswith("web-"):
             page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
         page.goto(path)
         expect(page.get_by_role("heading").first).to_be_visible()
-        files.append(directory / f"{front}-{what}.png")
-        page.screenshot(path=files[-1], full_page=front != "web")
+        files.append(directory / name.format(what))
+        page.screenshot(path=files[-1], full_page=not name.startswith("web-"))
     return files
 
 
 @pytest.mark.parametrize(
-    ("front", "options"),
-    [("web", LIGHT), ("dark", DARK), ("phone", PHONE)],
+    ("name", "options"),
+    [("web-{}.png", LIGHT), ("web-{}-dark.png", DARK), ("phone-{}.png", PHONE)],
     ids=["light", "dark", "phone"],
 )
 def test_the_pages_are_pictured(
@@ -125,17 +133,16 @@ def test_the_pages_are_pictured(
     redis_client: redis.Redis,
     schedule: Schedule,
     directory: Path,
-    front: str,
+    name: str,
     options: dict[str, Any],
 ) -> None:
-    fill(make, redis_client)
+    fill(make)
     for _ in range(2):  # Without a worker, the history shows sent runs.
         project.beat("--max-interval", "5")
     sync = schedule["warehouse-sync"]
     wait_until(lambda: len(list(sync.history)) >= RUNS, 60, "a history")
-    wait_until(lambda: redis_client.hlen(".redbeat::quarantine"), 30, "the quarantine")
     wait_until(lambda: schedule.status().standbys, 30, "the standby")
-    for file in take(new_page(**options), schedule, front, directory):
+    for file in take(new_page(**options), schedule, name, directory, redis_client):
         assert file.read_bytes().startswith(b"\x89PNG")
         size = file.stat().st_size
-        assert front != "web" or size < LARGEST, f"{file} is too large for the documentation"
+        assert name.startswith("phone-") or size < LARGEST, f"{file} is too large for the manual"

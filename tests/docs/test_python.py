@@ -13,7 +13,7 @@ from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificate
 from tests.docs.blocks import Block, blocks
 from tests.docs.interpreter import run_page
 
-#: ``test_guides.py`` runs the examples of these pages as files of a project.
+#: ``test_home.py`` runs the examples of these pages as files of a project.
 GUIDES = {"README.rst", "docs/quickstart.rst"}
 #: ``test_howto.py`` follows these pages, which have files with captions.
 PROJECTS = {block.page for block in blocks("python") if block.caption}

@@ -1,6 +1,6 @@
 """Tests of the manual that run no examples: languages, syntax, and names of settings.
 
-``test_python.py``, ``test_shell.py`` and ``test_guides.py`` run the examples.
+``test_python.py``, ``test_shell.py`` and ``test_home.py`` run the examples.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from redis.credentials import CredentialProvider
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry
+from redbeat.manual import MANUAL
 from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.deployments import USER, acl_rules
@@ -219,7 +220,7 @@ def test_a_user_with_the_rights_of_redbeat_2(
         assert 0 < beat.tick() <= 2
     assert beat.names == []
     (line,) = refusals(caplog)
-    assert "needs each right in deployment/acl of the manual" in line
+    assert f"lacks a right, see {MANUAL.format('deployment/acl')}" in line
     set_user(admin, acl_rules())
     beat.tick()
     assert "a" in beat.names
@@ -241,7 +242,7 @@ def test_a_user_without_the_keys(
     beat = RecordingScheduler(app)
     for _ in range(3):
         beat.tick()
-    assert sum("deployment/acl of the manual" in line for line in refusals(caplog)) == 1
+    assert sum(MANUAL.format("deployment/acl") in line for line in refusals(caplog)) == 1
     beat.close()
     app.redbeat_redis.close()
 
