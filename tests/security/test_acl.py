@@ -220,7 +220,7 @@ def test_a_user_with_the_rights_of_redbeat_2(
         assert 0 < beat.tick() <= 2
     assert beat.names == []
     (line,) = refusals(caplog)
-    assert f"lacks a right, see {MANUAL.format('deployment/acl')}" in line
+    assert f"needs each right in {MANUAL.format('deployment/acl')}" in line
     set_user(admin, acl_rules())
     beat.tick()
     assert "a" in beat.names
