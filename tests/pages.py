@@ -10,7 +10,7 @@ from typing import Any
 
 from redbeat.settings import SETTINGS
 
-__all__ = ("configurations",)
+__all__ = ("PAGES", "configurations")
 
 PAGES = Path(__file__).parents[1] / "docs" / "deployment"
 BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")

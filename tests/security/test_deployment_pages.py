@@ -12,9 +12,11 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.web.auth import IN_ALL, PER_CLIENT
+from redbeat.web.site import LIMITS
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.deployments import USER, acl_rules
-from tests.pages import configurations
+from tests.pages import PAGES, configurations
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.test_managed import MANAGED, server_without
 from tests.servers import RedisServer
@@ -109,3 +111,13 @@ def test_the_security_page(with_user: RedisServer, files: CertificateFiles) -> N
         app.conf.update(settings)
         with pytest.raises(InvalidEntryError, match="redbeat_task_allowlist"):
             RedBeatSchedulerEntry("b", "os.system", 60, app=app).save()
+
+
+def test_the_limits_of_the_dashboard_are_those_of_the_code() -> None:
+    page = (PAGES / "security.rst").read_text(encoding="utf-8")
+    header, body = LIMITS["max_request_header_size"] >> 10, LIMITS["max_request_body_size"] >> 20
+    assert f"     - {header} KiB and {body} MiB\n" in page
+    assert f"     - {LIMITS['channel_timeout']} seconds from the first byte" in page
+    assert f"     - {LIMITS['connection_limit']} in all; more clients wait\n" in page
+    wrong = f"{PER_CLIENT.amount} a minute from one client, {IN_ALL.amount} a minute from all"
+    assert wrong in page
