@@ -15,7 +15,7 @@ from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseE
 
 from redbeat.calendar.zones import time_from
 from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
-from redbeat.connection.urls import safe_url, url_scheme
+from redbeat.connection.urls import BROKER_TIMEOUTS, safe_url, url_scheme
 from redbeat.errors import ConfigurationError, NoQueueError, NotAllowedError, cause_of
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
@@ -28,13 +28,6 @@ ATTEMPT_PART = 1 / 6
 
 #: The shortest timeout of an attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
-
-#: Each transport's timeout options. Without one, a broker that doesn't answer would block the beat
-#: forever.
-TIMEOUTS = {
-    "redis": ("socket_timeout", "socket_connect_timeout"),
-    "amqp": ("read_timeout", "write_timeout"),
-}
 
 #: Celery's default of ``broker_connection_timeout``, in seconds. While it connects, the AMQP
 #: transport uses no other timeout.
@@ -80,7 +73,7 @@ def publishing_connection(app: Celery, patience: float) -> Any:
     seconds = max(patience * ATTEMPT_PART, SHORTEST_PUBLISH)
     user_options = app.conf.broker_transport_options or {}
     connection = broker_connection(app)
-    names = TIMEOUTS.get(connection.transport.driver_type, ())
+    names = BROKER_TIMEOUTS.get(connection.transport.driver_type, ())
     bounds = {name: seconds for name in names if user_options.get(name) is None}
     connect: float = app.conf.broker_connection_timeout
     if connect == CELERYS_CONNECT_TIMEOUT:

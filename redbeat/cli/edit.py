@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from shlex import quote
 from typing import Any, Final
 
 import click
@@ -16,7 +17,7 @@ from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.management.apply import save_unchanged
 from redbeat.management.names import UsedNames
 from redbeat.presentation.describe import as_json, timing_text
-from redbeat.presentation.rule_text import KINDS, cron_warning, has_own_zone, rule_of
+from redbeat.presentation.rule_text import KINDS, RULES, cron_warning, has_own_zone, rule_of
 from redbeat.printing import plural
 from redbeat.storage.reading import static_among
 from redbeat.transfer import entry_file
@@ -40,6 +41,8 @@ SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
 #: other is a text.
 TYPES: Final = {"instant": options.TIME, "count": click.INT, "seconds": options.SECONDS}
 
+JSON_TYPES: Final[dict[type, Any]] = {list: JSON_ARRAY, dict: JSON_OBJECT}
+
 
 def field_option(name: str) -> Callable[[Any], Any]:
     about = FIELDS[name].metadata
@@ -54,47 +57,31 @@ def field_option(name: str) -> Callable[[Any], Any]:
     )
 
 
-def call_option(name: str) -> Callable[[Any], Any]:
-    about = entry_file.CALL[name]
-    type_ = JSON_ARRAY if about.type is list else JSON_OBJECT
+def rule_option(kind: str) -> Callable[[Any], Any]:
+    about = RULES[kind]
+    return schedule_option(
+        f"--{kind}",
+        metavar=about.placeholder,
+        multiple=about.lines,
+        type=options.TIME if kind == "at" else None,
+        example="" if kind == "cron" else quote(about.example),  # its errors have their own
+        help=about.description + " Repeat the option for several lines." * about.lines,
+    )
+
+
+def call_option(name: str, **about: Any) -> Callable[[Any], Any]:
+    field = entry_file.TASK[name]
     return task_option(
-        f"--{name}", type=type_, example=f"'{about.example}'", help=about.description
+        f"--{name}",
+        type=JSON_TYPES.get(field.type),
+        example=quote(field.example),
+        help=field.description,
+        **about,
     )
 
 
 SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    schedule_option(
-        "--every",
-        metavar="DURATION",
-        example="5m",
-        help="Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
-    ),
-    schedule_option(
-        "--cron",
-        metavar="FIELDS",
-        help="Crontab: minute, hour, day of month, month, day of week; or @hourly, @daily, "
-        "@weekly, @monthly, @yearly. H stands for a value that depends on the entry name.",
-    ),
-    schedule_option(
-        "--rrule",
-        multiple=True,
-        metavar="LINE",
-        example="'RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0'",
-        help="RFC 5545 line with DTSTART, RRULE, RDATE or EXDATE. Repeat the option for several "
-        "lines.",
-    ),
-    schedule_option(
-        "--at",
-        type=options.TIME,
-        example="2026-12-31T09:00",
-        help="Run once, at this time (ISO 8601).",
-    ),
-    schedule_option(
-        "--solar",
-        metavar="EVENT,LAT,LON",
-        example="sunset,52.52,13.41",
-        help="Solar event, with latitude and longitude in degrees.",
-    ),
+    *map(rule_option, RULES),
     *map(field_option, SCHEDULE_FIELDS),
 )
 
@@ -105,7 +92,7 @@ schedule_options: Final = options.options(*SCHEDULE_OPTIONS)
 entry_options: Final = options.options(
     *SCHEDULE_OPTIONS,
     *map(call_option, entry_file.CALL),
-    task_option("--queue", clearable=True, example="reports", help="Queue to publish to."),
+    call_option("queue", clearable=True),
     *(field_option(name) for name in FIELDS if name not in SCHEDULE_FIELDS),
     policy_option(
         "--paused",
@@ -196,13 +183,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 @command("edit", EntryCommand)
 @entry_argument
-@option(
-    "--task",
-    example="proj.tasks.report",
-    help_group="Task",
-    help="The task to run.",
-    shell_complete=task_names,
-)
+@call_option("task", shell_complete=task_names)
 @entry_options
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     """Change the entry NAME.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from itertools import islice
 from typing import Any, Final
 
 import click
-from celery import Celery
 from celery.app.utils import find_app
 from celery.bin.base import CeleryOption
 from celery.exceptions import CeleryCommandException
@@ -26,7 +24,6 @@ from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.management.names import registered_tasks
 from redbeat.presentation.rule_text import seconds_from
-from redbeat.printing import printable
 from redbeat.schedule import Record
 from redbeat.transfer.incoming import instant_from
 
@@ -204,8 +201,8 @@ def existing(console: Console, name: str) -> Iterator[None]:
 #: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 
-#: What must be escaped within a word of bash.
-SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
+#: Names that no shell changes: the others would need quotes, or could change the command line.
+SAFE: Final = re.compile(r"[\w@%+=:,./-]+")
 
 
 def _complete(
@@ -217,37 +214,21 @@ def _complete(
     appear in the user's command line.
     """
 
-    def complete(
-        ctx: click.Context, _param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
         try:
             app = ctx.find_root().params["app"]  # Celery loads no app during a completion
-            names = names_of(find_app(app) if isinstance(app, str) else app, incomplete)
-            return [CompletionItem(_quoted(name)) for name in islice(names, MAX_NAMES)]
+            names = names_of(find_app(app) if isinstance(app, str) else app, start)
+            return list(map(CompletionItem, islice(filter(SAFE.fullmatch, names), MAX_NAMES)))
         except (Exception, SystemExit):
             return []
 
     return complete
 
 
-def _quoted(name: str) -> str:
-    """Escape a name for bash; other shells quote completions themselves.
-
-    There are two backslashes, because click's bash script removes one.
-    """
-    is_bash = os.environ.get("_CELERY_COMPLETE", "").startswith("bash")
-    return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
-
-
-def complete_entries(app: Celery, start: str) -> Iterator[str]:
-    for record in schedule_of(app).records(f"{escape(start)}*"):
-        # Control characters could change the command line.
-        if printable(record.name) == record.name:
-            yield record.name
-
-
 #: Complete the names of entries and tasks.
-entry_names: Final = _complete(complete_entries)
+entry_names: Final = _complete(
+    lambda app, start: (one.name for one in schedule_of(app).records(f"{escape(start)}*"))
+)
 task_names: Final = _complete(
     lambda app, start: (name for name in sorted(registered_tasks(app)) if name.startswith(start))
 )

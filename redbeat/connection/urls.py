@@ -20,6 +20,12 @@ SCHEMES = ("redis", "rediss", *SOCKETS, "redis-sentinel", "sentinel", "redis-clu
 
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 
+#: Each transport's timeout options. Without one, a broker that doesn't answer would block forever.
+BROKER_TIMEOUTS = {
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+    "amqp": ("read_timeout", "write_timeout"),
+}
+
 MASK = "**"
 
 # A semicolon separates URLs only before a scheme, because a password may contain one.

@@ -15,7 +15,7 @@ from celery.app.amqp import AMQP
 from kombu.exceptions import ChannelError
 from kombu.messaging import Producer
 
-from redbeat.connection.urls import safe_url
+from redbeat.connection.urls import BROKER_TIMEOUTS, safe_url
 from redbeat.entries.definition import RESERVED
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import described, reason_of
@@ -119,12 +119,6 @@ def _closest(name: str, known: frozenset[str]) -> str:
 ANSWERS: Final = 1.0
 PATIENCE: Final = 3.0
 
-#: The brokers that can be asked, with the options that limit how long it takes.
-LIMITS: Final = {
-    "redis": {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE},
-    "amqp": {"read_timeout": PATIENCE, "write_timeout": PATIENCE},
-}
-
 #: The attributes of a task that route its messages.
 ROUTING: Final = ("queue", "exchange", "routing_key")
 
@@ -151,9 +145,11 @@ class UsedQueues:
 
     def _unread(self) -> Iterator[Finding]:
         connect = self._app.connection_for_write
-        limits = LIMITS.get(connect().transport.driver_type)
-        if not self._queues or limits is None:
+        # Other brokers cannot be asked.
+        timeouts = BROKER_TIMEOUTS.get(connect().transport.driver_type, ())
+        if not (self._queues and timeouts):
             return
+        limits = dict.fromkeys(timeouts, PATIENCE)
         with connect(transport_options=limits, connect_timeout=PATIENCE) as connection:
             connection.connect()
             workers = self._app.control.inspect(timeout=ANSWERS, connection=connection)

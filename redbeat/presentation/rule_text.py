@@ -173,19 +173,63 @@ def _cron_text(when: crontab) -> str:
 
 
 class Rule(NamedTuple):
-    """How people write the schedules of these types."""
+    """How people write the schedules of these types: in commands, files, forms and the API.
+
+    ``placeholder`` stands for the text in a command line. Several ``lines`` may be given.
+    """
 
     types: tuple[type, ...]
     parse: Callable[[str, tzinfo, Any, str], BaseSchedule]
     write: Callable[[Any], str]
+    placeholder: str
+    example: str
+    description: str
+    lines: bool = False
 
 
 RULES: Final = {
-    "every": Rule((schedule,), _every, _every_text),
-    "cron": Rule((crontab,), _cron, _cron_text),
-    "rrule": Rule((rule.rrule, rule.rruleset), _rrule, lambda when: when.to_ical()),
-    "at": Rule((rule.clocked,), _at, lambda when: when.clocked_time.isoformat()),
-    "solar": Rule((solar,), _solar, lambda when: f"{when.event},{when.lat},{when.lon}"),
+    "every": Rule(
+        (schedule,),
+        _every,
+        _every_text,
+        "DURATION",
+        "5m",
+        "Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
+    ),
+    "cron": Rule(
+        (crontab,),
+        _cron,
+        _cron_text,
+        "FIELDS",
+        "*/5 8-18 * * mon-fri",
+        "Crontab: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, "
+        "@monthly, @yearly. H stands for a value that depends on the entry name.",
+    ),
+    "rrule": Rule(
+        (rule.rrule, rule.rruleset),
+        _rrule,
+        lambda when: when.to_ical(),
+        "LINE",
+        "RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0",
+        "RFC 5545 lines with DTSTART, RRULE, RDATE or EXDATE.",
+        lines=True,
+    ),
+    "at": Rule(
+        (rule.clocked,),
+        _at,
+        lambda when: when.clocked_time.isoformat(),
+        "TIME",
+        "2026-12-31T09:00",
+        "Run once, at this time (ISO 8601).",
+    ),
+    "solar": Rule(
+        (solar,),
+        _solar,
+        lambda when: f"{when.event},{when.lat},{when.lon}",
+        "EVENT,LAT,LON",
+        "sunset,52.52,13.41",
+        "Solar event, with latitude and longitude in degrees.",
+    ),
 }
 
 KINDS: Final = tuple(RULES)

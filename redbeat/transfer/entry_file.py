@@ -43,20 +43,25 @@ if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
 
-class CallField(NamedTuple):
+class TaskField(NamedTuple):
     type: type
     example: str
     description: str
 
 
-#: The fields of the task call, as options of commands and as fields of the dashboard's forms.
-CALL: Final = {
-    "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
-    "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
-    "options": CallField(
+#: The fields of the task call, as options of commands, and as fields of the form and the API.
+TASK: Final = {
+    "task": TaskField(str, "proj.tasks.report", "The task to run."),
+    "queue": TaskField(str, "reports", "Queue to publish to; default: as the app routes the task."),
+    "args": TaskField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
+    "kwargs": TaskField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
+    "options": TaskField(
         dict, '{"priority": 5, "expires": 60}', "Options of apply_async, as a JSON object."
     ),
 }
+
+#: Those that a definition has as JSON; the queue is one of the options.
+CALL: Final = ("args", "kwargs", "options")
 
 POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
 
@@ -181,7 +186,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
         raise InvalidEntryError("task", "is missing; add the name of the task")
     for name in [name for name, value in changed.items() if value is None]:
         if name in CALL:
-            values.setdefault(name, CALL[name].type())  # ``queue`` may have set the options
+            values.setdefault(name, TASK[name].type())  # ``queue`` may have set the options
         else:
             entry.__dict__.pop(name, None)
             values.pop(name, None)
@@ -250,7 +255,7 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 
 
 def _call_value(field: str, value: Any) -> Any:
-    if isinstance(value, CALL[field].type):
+    if isinstance(value, TASK[field].type):
         try:
             # An object with the key __type__ becomes a Python value.
             value = decode(json.dumps(value), field)
@@ -258,8 +263,8 @@ def _call_value(field: str, value: Any) -> Any:
             return value
         except DecodeError as error:
             raise InvalidEntryError(field, error.problem) from error
-    if not isinstance(value, CALL[field].type):
-        kind = "a list" if CALL[field].type is list else "a table"
+    if not isinstance(value, TASK[field].type):
+        kind = "a list" if TASK[field].type is list else "a table"
         raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
     return value
 

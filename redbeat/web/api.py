@@ -26,8 +26,8 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management import as_json, find, forecast
 from redbeat.management.apply import save_unchanged
 from redbeat.management.doctor import examine
-from redbeat.presentation.rule_text import KINDS, seconds_from
-from redbeat.transfer.entry_file import FIELDS, POLICY, change_entry, new_entry
+from redbeat.presentation.rule_text import KINDS, RULES, seconds_from
+from redbeat.transfer.entry_file import FIELDS, TASK, change_entry, new_entry
 
 from .actions import act
 from .auth import SAFE_METHODS, audit, problem
@@ -277,6 +277,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "instant": {"type": "string", "format": "date-time"},
     "names": {"type": "array", "items": {"type": "string"}},
 }
+KIND_OF: Final[dict[type, str]] = {str: "string", list: "array", dict: "object"}
 #: The JSON types in whose place clients may send a string.
 TEXT_TOO: Final = ("number", "array")
 
@@ -293,10 +294,27 @@ def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
     return {**schema, "description": about["description"]}
 
 
+def _sent_schema(name: str) -> dict[str, Any]:
+    """Return the JSON schema of a field of a request."""
+    if name in policy.FIELDS:
+        return _policy_schema(name, True)
+    if name in RULES:
+        rule = RULES[name]
+        lines = {"type": ["string", "array"], "items": {"type": "string"}}
+        kinds = lines if rule.lines else {"type": ["string", "number"]}
+        return {**kinds, "description": rule.description}
+    field = TASK[name]
+    kind = KIND_OF[field.type]
+    return {
+        "type": kind if name == "task" else [kind, "null"],
+        "description": field.description,
+    }
+
+
 def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
-    The file ``openapi.json`` has all but the fields of the policy.
+    The file ``openapi.json`` has all but the fields that describe an entry.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
@@ -304,7 +322,8 @@ def document(root: str) -> dict[str, Any]:
     found["servers"] = [{"url": root}]
     schemas = found["components"]["schemas"]
     schemas["Policy"]["properties"] = {name: _policy_schema(name, False) for name in policy.FIELDS}
-    schemas["Fields"]["properties"] |= {name: _policy_schema(name, True) for name in POLICY}
+    sent = {name: _sent_schema(name) for name in FIELDS if name != "enabled"}
+    schemas["Fields"]["properties"] |= sent
     return found
 
 

@@ -24,7 +24,7 @@ from redbeat.management.names import BUILT_IN, NameChecker
 from redbeat.presentation import rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.storage.reading import static_among
-from redbeat.transfer.entry_file import CALL, POLICY, change_entry, current_fields, new_entry
+from redbeat.transfer.entry_file import CALL, POLICY, TASK, change_entry, current_fields, new_entry
 from redbeat.transfer.incoming import instant_from
 
 from .auth import audit, logger
@@ -95,9 +95,10 @@ def _policy_field(name: str) -> FormField:
 SCHEDULED: Final = ("timezone", "start_time", "end_time")
 SCHEDULE_FIELDS: Final = tuple(map(_policy_field, SCHEDULED))
 TASK_FIELDS: Final = (
-    FormField("task", "task", "proj.tasks.report", "The task to run."),
-    FormField("queue", "queue", "celery", "The queue of the messages; empty: as the app routes."),
-    *(FormField(name, "json", about.example, about.description) for name, about in CALL.items()),
+    *(
+        FormField(name, "json" if name in CALL else name, about.example, about.description)
+        for name, about in TASK.items()
+    ),
     _policy_field("description"),
 )
 RULED_FIELDS: Final = tuple(
@@ -266,7 +267,7 @@ def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
         preview=form.preview(entry) if name is not None or form["rule"] else [],
         static=name is not None and static_among(store, [name]),
         has_no_text=name is not None and rule_text.rule_of(entry.schedule) is None,
-        kinds=rule_text.KINDS,
+        kinds=rule_text.RULES,
         tasks=tasks[:SUGGESTED],
         task_fields=TASK_FIELDS,
         schedule_fields=SCHEDULE_FIELDS,

@@ -14,7 +14,6 @@ from celery import Celery
 from celery.schedules import schedule as interval
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.cli.options import complete_entries
 from redbeat.config import ensure_conf, get_redis
 from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
@@ -174,8 +173,6 @@ def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
     assert same(schedules, lambda one: one[name].texts())
     assert same(schedules, lambda one: one[name].own_task_id(NOW))
     assert same(schedules, lambda one: name in one and "unknown" not in one)
-    typed = "tenant-3:job 1"
-    assert same(schedules, lambda one: sorted(complete_entries(one.app, typed)))
     base_key = ensure_conf(schedules[0].app).key_prefix + name
     assert same(schedules, lambda one: one.entry_class.from_key(base_key, one.app).name)
 

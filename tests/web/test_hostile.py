@@ -247,13 +247,14 @@ def test_an_invalid_query_is_answered_with_a_message(
     assert 'class="message failed"' in page.text
 
 
-@pytest.mark.parametrize("query", ["after=inf x", "after=-inf x", "after=1e400 x", "after=-0.5 x"])
-@pytest.mark.parametrize("sort", ["due", "-due", "name"])
-def test_a_cursor_at_the_limits_of_numbers(
-    browser: Browser, make: Make, query: str, sort: str
-) -> None:
+@pytest.mark.parametrize("after", ["inf x", "-inf x", "1e400 x", "-0.5 x"])
+def test_a_cursor_at_the_limits_of_numbers(browser: Browser, make: Make, after: str) -> None:
     make("orders")
-    assert browser.client.get(f"/?{query}&sort={sort}").status_code == 200
+    assert browser.client.get(f"/?after={after}&sort=due").status_code == 200
+    for sort in ("-due", "name"):
+        page = browser.client.get(f"/?after={after}&sort={sort}")
+        assert (page.status_code, "is not a valid cursor" in page.text) == (400, True)
+        assert browser.client.get(f"/?after=999999999&sort={sort}").status_code == 200
 
 
 def test_two_names_in_a_url_are_refused(browser: Browser, make: Make) -> None:
