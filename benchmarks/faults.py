@@ -15,6 +15,7 @@ from examples.embedded import EmbeddedRedis
 from .__main__ import note, server_name
 from .faultcases import Metrics, broker_away, failover, leader_fails, redis_killed, shared
 from .faults_report import as_rst, as_text
+from .pages import put
 from .sides import Side, install_peer, ours
 from .suite import in_turn
 
@@ -103,7 +104,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         help="use smaller sizes, so that the command takes five minutes",
     )
     parser.add_argument(
-        "--output", type=Path, help="write the table to this file as reStructuredText"
+        "--docs", type=Path, help="write the table into the manual in this directory"
     )
     return parser.parse_args(argv)
 
@@ -119,9 +120,9 @@ def main(argv: list[str]) -> None:
         name = server_name(server.url)
     table = run(plan(QUICK if options.quick else FULL), sides, note)
     print(as_text(table, name))
-    if options.output:
+    if options.docs:
         flags = "--quick" if options.quick else ""
-        options.output.write_text(as_rst(table, name, flags), encoding="utf-8")
+        put(options.docs / "tested.rst", "faults-results", as_rst(table, name, flags))
 
 
 if __name__ == "__main__":

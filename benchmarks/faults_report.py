@@ -72,7 +72,7 @@ def as_text(table: Table, server: str) -> str:
 
 
 def as_rst(table: Table, server: str, options: str) -> str:
-    """Return the table as an include file for the documentation.
+    """Return the table for the documentation.
 
     ``options`` are the command-line options with which the benchmark ran.
     """

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from .growth import DUE, PEERS_DUE, PEERS_IDLE, STORED
+from .pages import put
 from .plots import Plot, bars, lines
 from .rows import NOTHING, Finding, Row, Series, cells
 from .scaling import arithmetic
@@ -102,7 +103,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_rst(findings: Mapping[str, Finding]) -> str:
-    """Return the text of an include file with all result tables, for the documentation."""
+    """Return all result tables, for the documentation."""
     parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
     remarks = quick_warning(list(findings.values()))
     for section in SECTIONS:
@@ -204,11 +205,11 @@ def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     goals = docs.parent / "benchmarks" / "targets.csv"
     goals.parent.mkdir(exist_ok=True)
-    tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"
-    tables.write_text(as_rst(findings), encoding="utf-8")
-    limits.write_text(arithmetic(findings), encoding="utf-8")
+    page = docs / "scale.rst"
+    put(page, "benchmarks-results", as_rst(findings))
+    put(page, "scale-results", arithmetic(findings))
     goals.write_text(targets(findings), encoding="utf-8")
-    written = [tables, limits, goals]
+    written = [page, goals]
     for name, image in drawn(list(chain.from_iterable(f.series for f in findings.values()))):
         written.append(directory / f"{name}.svg")
         written[-1].write_text(image, encoding="utf-8")

@@ -32,6 +32,7 @@ import redbeat
 from examples.embedded import EmbeddedRedis
 from redbeat.management.find import Query, browse
 
+from .pages import put
 from .prepared import UnsentScheduler, beat, make_app
 from .sides import CACHE
 
@@ -40,8 +41,8 @@ __all__ = ("COMMANDS", "Cost", "entries", "main", "table")
 #: The file with the stored results: number of entries -> title -> cost.
 RESULTS = CACHE / "scale.json"
 
-#: The name of the include file with the table of the manual.
-TABLE = "scale-commands.inc"
+#: The page of the manual with the table, and the name of the table.
+PAGE, TABLE = "scale.rst", "scale-commands"
 
 #: The number of entries to which the table of the manual extrapolates the costs.
 GOAL = 10_000_000
@@ -316,7 +317,7 @@ def main(argv: Sequence[str]) -> None:
     )
     options = parser.parse_args(argv)
     if options.docs is not None:
-        (options.docs / TABLE).write_text(table(kept_results()), encoding="utf-8")
+        put(options.docs / PAGE, TABLE, table(kept_results()))
         return
     print(
         f"{options.entries:,} entries; the columns are CPU time of the process, CPU time of Redis, "

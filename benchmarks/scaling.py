@@ -22,7 +22,7 @@ def find_row(findings: Mapping[str, Finding], name: str, title: str) -> Row | No
 
 
 def arithmetic(findings: Mapping[str, Finding]) -> str:
-    """Return the text of an include file with the capacity of beats and of a Redis server."""
+    """Return the capacity of beats and of a Redis server, for the documentation."""
     parts = [".. Written by ``python -m benchmarks``; not edited by hand.\n"]
     entry = find_row(findings, "entry", "scheduler time per due entry")
     beat = find_row(findings, "beat", "a real beat sends")

@@ -16,6 +16,7 @@ from benchmarks.drain import Scene, drain_bare, drain_beats
 from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
 from benchmarks.metering import Metrics
 from benchmarks.paced import metrics_of as paced_metrics
+from benchmarks.pages import put, taken
 from benchmarks.plots import Plot, bars, lines
 from benchmarks.report import SECTIONS, as_rst, as_text, columns, quoted, targets, write_docs
 from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
@@ -270,9 +271,21 @@ def test_the_docs_are_written_from_the_kept_results(tmp_path: Path) -> None:
     images = {path.name for path in (docs / "_static/benchmarks").iterdir()}
     assert images == {"due.svg", "peers-due.svg", "peers-due-bars.svg"}
     assert all(f"benchmarks/{name}" in as_rst(FINDINGS) for name in images)
-    tables, _limits, goals, *_ = write_docs(FINDINGS, docs)
-    assert tables.read_text(encoding="utf-8") == as_rst(FINDINGS)
+    page, goals, *_ = write_docs(FINDINGS, docs)
+    assert taken(page, "benchmarks-results") == as_rst(FINDINGS)
+    assert taken(page, "scale-results") == arithmetic(FINDINGS)
     assert goals.read_text(encoding="utf-8") == targets(FINDINGS)
+
+
+def test_results_replace_those_of_the_same_name_in_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text("before\n\n.. begin a\n\nold\n\n.. end a\n\nafter\n", encoding="utf-8")
+    put(page, "a", "new\n")
+    put(page, "b", "other\n")
+    assert page.read_text(encoding="utf-8") == (
+        "before\n\n.. begin a\n\nnew\n\n.. end a\n\nafter\n.. begin b\n\nother\n\n.. end b\n"
+    )
+    assert (taken(page, "a"), taken(page, "b")) == ("new\n", "other\n")
 
 
 def test_a_measurement_is_kept_and_shown(

@@ -166,7 +166,7 @@ def test_the_readme_clones_the_repository_of_the_package(
 
 
 def test_the_figures_of_the_readme_are_those_measured() -> None:
-    measured = (ROOT / "docs" / "benchmarks-results.inc").read_text(encoding="utf-8")
+    measured = (ROOT / "docs" / "scale.rst").read_text(encoding="utf-8")
     (figures,) = re.findall(r"^In figures: (.*?)\n\n", README, re.MULTILINE | re.DOTALL)
     count, ours, theirs = re.findall(r"[\d.,]+(?= due| s\b)", figures)
     assert f'"a real beat sends {count} due entries", "{ours} s", "{theirs} s"' in measured

@@ -13,6 +13,8 @@ LOOKED_UP = {"configuration.rst", "cli.rst", "json.rst", "metrics.rst"}
 
 CODE = re.compile(r" *\.\. (code-block|literalinclude)::")
 OPTION = re.compile(r" *:[\w-]+:( |$)")
+#: Tables of results, which commands write.
+RESULTS = re.compile(r"\.\. begin ([\w-]+)\n.*?\.\. end \1\n", re.DOTALL)
 
 
 def prose(text: str) -> list[str]:
@@ -32,9 +34,9 @@ def prose(text: str) -> list[str]:
 def words(page: Path) -> int:
     """Return the number of words of a page. A word has a letter or a digit.
 
-    Included files and docstrings do not count.
+    Included files, docstrings and tables of results do not count.
     """
-    tokens = " ".join(prose(page.read_text(encoding="utf-8"))).split()
+    tokens = " ".join(prose(RESULTS.sub("", page.read_text(encoding="utf-8")))).split()
     return sum(any(map(str.isalnum, token)) for token in tokens)
 
 

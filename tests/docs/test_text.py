@@ -22,6 +22,7 @@ from celery import Celery
 from celery.utils.dispatch import Signal
 
 import redbeat
+from benchmarks.pages import taken
 from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
 from redbeat.beat import turn, upkeep
 from redbeat.cli.edit import READ_IN_ZONE, add, edit
@@ -210,8 +211,9 @@ def test_the_page_of_guarantees_says_how_fast_a_beat_looks_for_what_it_was_not_t
 
 
 def measured(name: str) -> dict[str, list[str]]:
-    """Return the rows of the tables in a file with results: title -> other cells."""
-    text = (ROOT / "docs" / f"{name}.inc").read_text(encoding="utf-8")
+    """Return the rows of the tables with these results in a page: title -> other cells."""
+    page = "tested" if name == "faults-results" else "scale"
+    text = taken(ROOT / "docs" / f"{page}.rst", name)
     lines = [line.strip() for line in text.splitlines() if line.startswith('   "')]
     return {title: cells for title, *cells in csv.reader(lines, skipinitialspace=True)}
 
