@@ -197,8 +197,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     window = SETTINGS["redbeat_publish_window"].value
     assert window == 2 * turn.MOST_CHANGES
     assert (
-        f"SIGKILL loses at most {turn.MOST_CHANGES} runs with ``at_most_once``. With "
-        f"``at_least_once`` it doubles at most {window}, or ``redbeat_publish_window`` if that"
+        f"After a SIGKILL, at most {turn.MOST_CHANGES} runs are lost with ``at_most_once``. With "
+        f"``at_least_once`` at most {window} are sent twice, or ``redbeat_publish_window`` if"
     ) in page_text("guarantees")
 
 
