@@ -1193,6 +1193,25 @@ class TestTheBrokerMoves:
             assert [there.run_count(name) for name in "ab"] == [1, 1]
             assert not lines(log, AT_LEAST_ONCE)
 
+    def test_older_data_have_neither_the_message_nor_the_record(
+        self, world: World, clock: Clock, own_server: RedisServer
+    ) -> None:
+        """Invariant: the run is sent again, with its id."""
+        queues = elsewhere(world, own_server)
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            scheduler.tick()
+            put_one_off(there, "a", last_run_at=there.ago(3601))
+            client.save()
+            scheduler.tick()
+            ids = [message["headers"]["id"] for message in queues.messages()]
+            own_server.restart()
+            assert (queues.names(), there.run_count("a")) == ([], 0)
+            run_again(there, scheduler, "a")
+            assert [message["headers"]["id"] for message in queues.messages()] == ids
+            assert len(ids) == 1
+
     @pytest.mark.parametrize("seconds", [0, 1])
     def test_a_restart_of_redis_between_publish_and_record(
         self,
