@@ -17,23 +17,18 @@ NOTHING = "-"
 Table = Mapping[str, Mapping[str, Metrics]]
 
 NOTE = f"""\
-RedBeat 3 and RedBeat 2 run one after the other on the same machine, with the same entries. The
-schedule and the broker are on separate Redis servers. A beat that exits is restarted after one
-second. "Process exits" counts unexpected exits of beats, for example after a lost connection or a
-lost lock; exits after a SIGKILL or SIGTERM of the scenario do not count. Except with "default
-settings", ``redbeat_lock_timeout`` is 5 and ``beat_max_loop_interval`` is 1 for both versions.
+Both versions ran one after the other on the same machine, with the same entries, and with schedule
+and broker on two Redis servers. A beat that exits is restarted after a second. "Process exits" are
+those that nobody asked for, such as after a lost connection or a lost lock. Except with "default
+settings", ``redbeat_lock_timeout`` is 5 and ``beat_max_loop_interval`` is 1.
 
-How messages are counted: an hourly entry must have exactly one message. The run of an hourly entry
-without a message is lost, and each message of an hourly entry after the first is a duplicate. For
-entries that run every second, messages of RedBeat 3 contain the nominal time of the run and the
-number of earlier runs that were coalesced into the run. Messages of RedBeat {PEER_VERSION} contain
-no nominal time, so the number of messages per entry is compared with the number of seconds. A
-message of RedBeat 2 is a duplicate if it arrives within half a second of the last counted message,
-or if the entry already has a message for each second. For a missing message of RedBeat 2, it is
-unknown whether the run was lost or coalesced. RedBeat {PEER_VERSION} starts each interval at the
-actual time of the last run, so the runs drift, and some messages are missing even without faults.
-Duplicates with the task id of an earlier message and duplicates with another task id are counted
-separately."""
+An hourly entry must have one message: without one its run is lost, and each further one is a
+duplicate. For entries that run every second it's harder. RedBeat 3's messages say for which time
+they are, and how many missed runs they replace. Those of RedBeat {PEER_VERSION} don't, so the
+messages of each entry are counted and compared with the seconds. One that comes within half a
+second of the one before, or that is one too many, is a duplicate. Whether a missing one was lost
+or coalesced isn't known. Since its intervals count from the actual run, they drift, and some are
+missing even without faults."""
 
 
 def show(cell: Cell | None) -> str:
