@@ -14,8 +14,8 @@ README = (ROOT / "README.rst").read_text(encoding="utf-8")
 LATER = {
     f"docs/{name}.rst"
     for name in (
-        *("deployment/cluster", "differences", "guarantees", "howto/troubleshooting", "metrics"),
-        *("policies", "scale", "schedules", "tasks"),
+        *("deployment/cluster", "howto/troubleshooting", "metrics"),
+        *("policies", "schedules", "tasks"),
     )
 }
 LINKED = sorted({*re.findall(r"<(docs/[^>#]+\.rst)", README)})
