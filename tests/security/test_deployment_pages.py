@@ -12,6 +12,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.management.find import MAX_SEARCH
 from redbeat.web.auth import IN_ALL, PER_CLIENT
 from redbeat.web.site import LIMITS
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
@@ -121,3 +122,4 @@ def test_the_limits_of_the_dashboard_are_those_of_the_code() -> None:
     assert f"     - {LIMITS['connection_limit']} in all; more clients wait\n" in page
     wrong = f"{PER_CLIENT.amount} a minute from one client, {IN_ALL.amount} a minute from all"
     assert wrong in page
+    assert f"   * - search texts\n     - {MAX_SEARCH} characters\n" in page
