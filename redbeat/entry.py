@@ -601,18 +601,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
         Raises :exc:`InvalidEntryError` if RedBeat itself uses it, or if UTF-8 cannot encode it.
         """
-        conf, key = ensure_conf(self.app), self.key
-        # The default lock key is refused even if the lock is off: another app may use it.
-        reserved = {*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock"}
-        if not reserved.isdisjoint((key, f"{conf.key_prefix}{self.name}")):
-            raise InvalidEntryError(
-                "name", f"{self.name!r} is a key that RedBeat uses itself; use another name"
-            )
-        try:
-            bytes_of(key)
-        except UnicodeEncodeError as error:
-            problem = f"{self.name!r} cannot be written as UTF-8; use another name"
-            raise InvalidEntryError("name", problem) from error
+        key = self.key
+        check_key(ensure_conf(self.app), self.name, key)
         return key
 
     if TYPE_CHECKING:
@@ -868,6 +858,20 @@ def plan_of(app: Any, schedule: BaseSchedule, policy: Policy, name: str) -> Plan
         if deadline is not None:
             policy = replace(policy, misfire_grace_time=deadline)
     return Plan(schedule, zone, policy, name)
+
+
+def check_key(conf: RedBeatConfig, name: Any, key: str) -> None:
+    # The default lock key is refused even if the lock is off: another app may use it.
+    reserved = (*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock")
+    if key in reserved or f"{conf.key_prefix}{name}" in reserved:
+        raise InvalidEntryError(
+            "name", f"{name!r} is a key that RedBeat uses itself; use another name"
+        )
+    try:
+        bytes_of(key)
+    except UnicodeEncodeError as error:
+        problem = f"{name!r} cannot be written as UTF-8; use another name"
+        raise InvalidEntryError("name", problem) from error
 
 
 def check_allowed(conf: RedBeatConfig, task: str, options: Mapping[str, Any]) -> None:

@@ -341,13 +341,16 @@ class RedBeatScheduler(Scheduler):
         An invalid entry is logged and does not affect the others. If Redis is not available, the
         next tick saves the entries. Takes one round trip per entry.
         """
+        makes = type(self)._maybe_entry
+        is_usual = self.Entry is RedBeatSchedulerEntry and makes is Scheduler._maybe_entry
         for name, fields in dict_.items():
             try:
-                entry = self._maybe_entry(name, fields)
-                if self._setting_up:
-                    self._statics_with(name).add(name, entry)
-                else:
-                    entry.save()
+                if not self._setting_up:
+                    self._maybe_entry(name, fields).save()
+                    continue
+                statics = self._statics_with(name)
+                if not (is_usual and statics.add_item(self.app, name, fields)):
+                    statics.add(name, self._maybe_entry(name, fields))
             except (RedisError, OSError) as error:
                 logger.error(
                     "beat: Could not save entry %s, the next tick tries again: %s",

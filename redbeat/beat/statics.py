@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from celery.schedules import BaseSchedule
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule
 from redis.exceptions import RedisError
 
 from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
+from redbeat.codec.types import TAG
+from redbeat.config import ensure_conf
 from redbeat.decoder import stored_type_of
 from redbeat.entries import decide, definition, edits, saving
 from redbeat.entries.calendars import give_calendars
 from redbeat.entries.changes import apply, change_of, texts_in, with_enabled
+from redbeat.entries.history import Texts
 from redbeat.entries.state import State
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, check_allowed, check_key
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
 from redbeat.storage import reading, words
+from redbeat.storage.keys import check_destinations
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of, new_mark
 from redbeat.storage.store import Store
@@ -34,6 +39,9 @@ MOST_TRIES: Final = 5
 
 #: The field of the stats for the note of the beat that last wrote static entries.
 WRITTEN: Final = "statics"
+
+#: The fields of most items of ``beat_schedule``.
+USUAL: Final = frozenset({"task", "schedule", "args", "kwargs", "options"})
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
@@ -57,6 +65,14 @@ class Here(NamedTuple):
     note: str
 
 
+class Item(NamedTuple):
+    """An item of ``beat_schedule`` whose entry is made only to be written."""
+
+    key: str
+    texts: Texts
+    make: Callable[[], RedBeatSchedulerEntry]
+
+
 class Statics:
     """This process's entries of ``beat_schedule``, with the objects that Redis can't store.
 
@@ -67,12 +83,12 @@ class Statics:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, RedBeatSchedulerEntry] = {}
+        self._entries: dict[str, RedBeatSchedulerEntry | Item] = {}
         #: A live view of the names.
         self.names = self._entries.keys()
         self._refused: set[str] = set()
         self._removed: set[str] = set()
-        self._texts: dict[str, tuple[str, str]] = {}
+        self._texts: dict[str, Texts] = {}
         #: Whether :meth:`collect` was called. Until then, no entry is removed.
         self._complete = False
         #: Entries added, changed and removed that weren't logged yet.
@@ -107,7 +123,19 @@ class Statics:
         entry.writable_key()
         definition.warn_if_too_short(name, entry.schedule)
         entry.is_static = True
-        name = plain_name(name)
+        self._add(plain_name(name), entry)
+
+    def add_item(self, app: Celery, name: str, fields: Mapping[str, object]) -> bool:
+        """Add an entry by its fields if they are usual and valid; otherwise return False."""
+        try:
+            item = item_of(app, name, fields)
+        except Exception:  # making the entry raises it again
+            return False
+        if item is not None:
+            self._add(name, item)
+        return item is not None
+
+    def _add(self, name: str, entry: RedBeatSchedulerEntry | Item) -> None:
         self._entries[name] = entry
         self._texts.pop(name, None)
         self._refused.discard(name)
@@ -129,6 +157,8 @@ class Statics:
         Raises :exc:`CannotRunHereError` for functions that this beat doesn't have.
         """
         static_entry = self._entries.get(str(entry.name))
+        if isinstance(static_entry, Item):
+            static_entry = None  # all of it is stored
         if static_entry is not None and not _runs_as_stored(static_entry.schedule):
             stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
             # A schedule that was edited in Redis stays.
@@ -244,7 +274,7 @@ class Statics:
     ) -> dict[tuple[str, bool], Change]:
         """(name, whether it's new) -> change for what differs; refuse what is invalid."""
         entries = [self._entries[names[row.key]] for row in rows]
-        give_calendars(here.store, entries)
+        give_calendars(here.store, (one for one in entries if not isinstance(one, Item)))
         changes = {}
         for row, entry in zip(rows, entries, strict=True):
             try:
@@ -260,16 +290,19 @@ class Statics:
                 changes[names[row.key], row.definition is None] = change
         return changes
 
-    def _change(self, here: Here, entry: RedBeatSchedulerEntry, row: Row) -> Change | None:
-        texts = self._texts_of(entry, here, row)
+    def _change(self, here: Here, entry: RedBeatSchedulerEntry | Item, row: Row) -> Change | None:
+        texts = entry.texts if isinstance(entry, Item) else self._texts_of(entry, here, row)
         if row.definition is not None:
             if here.only_missing:
                 return None
             if texts_in(row) == texts or _is_paused(row, texts):
                 return _kept(row, here.now)
+        if isinstance(entry, Item):
+            entry = entry.make()
+            entry.is_static = True
         return saving.static_change(entry, row, texts, here.now)
 
-    def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> tuple[str, str]:
+    def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> Texts:
         """Definition and policy of an entry, as they are to be stored.
 
         An entry class that overrides ``save`` saves the entry itself, and what it stored counts.
@@ -298,6 +331,28 @@ class Statics:
         return again
 
 
+def item_of(app: Celery, name: str, fields: Mapping[str, Any]) -> Item | None:
+    """None if only the entry class can say what is stored. Most errors of fields are raised."""
+    if type(fields) is not dict or type(name) is not str or not USUAL.issuperset(fields):
+        return None
+    rule: Any = maybe_schedule(fields["schedule"], app=app)
+    if type(rule) not in (schedule, crontab) or asks_itself(rule):
+        return None
+    kwargs, options = fields.get("kwargs") or {}, fields.get("options") or {}
+    values = (name, fields["task"], fields.get("args"), kwargs, options, rule, True)
+    stored = dict(zip(definition.FIELDS, values, strict=True))
+    text = definition.encode_definition(stored, static=True)
+    if text.count(TAG) > 1:  # only an entry keeps the functions of lazy arguments
+        return None
+    conf, key = ensure_conf(app), RedBeatSchedulerEntry.generate_key(app, name)
+    check_key(conf, name, key)
+    check_allowed(conf, fields["task"], options)
+    check_destinations(app, options)
+    definition.warn_if_too_short(name, rule)
+    make = partial(RedBeatSchedulerEntry, **fields, name=name, app=app)
+    return Item(key, (text, ""), make)
+
+
 def _noting(here: Here) -> Change:
     return Change("", index=[["HSET", words.STATS, WRITTEN, here.note]])
 
@@ -318,7 +373,7 @@ def _runs_as_stored(schedule: BaseSchedule) -> bool:
     return only_clock and decide.is_own_time(schedule.now())
 
 
-def _is_paused(row: Row, texts: tuple[str, str]) -> bool:
+def _is_paused(row: Row, texts: Texts) -> bool:
     """Whether an operator paused the entry, and ``beat_schedule`` hasn't changed since."""
     stored, policy = texts_in(row)
     if policy != texts[1] or State.read(row.state, row.meta).pause is None:

@@ -121,11 +121,12 @@ def check_definition(definition: Mapping[str, Any]) -> None:
         if field not in definition:
             raise InvalidEntryError(field, "is missing; add this field")
     _check_fields("", definition, FIELDS)
-    options = definition.get("options") or {}
-    for name in RESERVED.intersection(options):
+    options = definition.get("options")
+    for name in RESERVED.intersection(options) if options else ():
         problem = "is set by Celery for each message; remove this option"
         raise InvalidEntryError(f"options.{name}", problem)
-    _check_fields("options.", options, OPTIONS)
+    if options:
+        _check_fields("options.", options, OPTIONS)
 
 
 def _check_fields(path: str, values: Mapping[str, Any], checks: Mapping[str, Check]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -16,10 +16,12 @@ from celery.schedules import crontab, schedstate, schedule
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import RedBeatSchedulerEntry, worker
+from redbeat.beat.statics import Statics, item_of
 from redbeat.entries import edits
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.history import encode_meta
 from redbeat.entries.state import Hold
+from redbeat.schedules.rule import rrule
 from redbeat.signals import schedule_lost
 from redbeat.storage.rows import new_mark
 from redbeat.storage.store import store_of
@@ -314,6 +316,92 @@ def test_a_start_takes_a_round_trip_for_500_unchanged_entries(
     (start, ticks), (long_start, long_ticks) = trips
     assert (long_start - start, long_ticks - ticks) == (2, 0), "the first tick reads none again"
     assert start <= 5
+
+
+def test_an_unchanged_start_makes_no_entries(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.declare(
+        a=HOUR, b={"schedule": crontab(minute="5"), "args": [1], "options": {"queue": "q"}}
+    )
+    place.lead().close()
+    before, made = place.dump(), []
+    make = RedBeatSchedulerEntry.__init__
+
+    def note(entry: RedBeatSchedulerEntry, *args: Any, **fields: Any) -> None:
+        made.append(fields["name"])
+        make(entry, *args, **fields)
+
+    monkeypatch.setattr(RedBeatSchedulerEntry, "__init__", note)
+    place.lead()
+    assert (place.dump(), made) == (before, [])
+    place.declare(a=2 * HOUR)
+    place.lead()
+    assert made == ["a"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"schedule": 90},
+        {"schedule": timedelta(minutes=5), "args": (1, 2.5, None, True, "two")},
+        {"schedule": 0.001, "kwargs": {"a": {"b": [1, {"c": "ü"}]}}, "options": {}},
+        {"schedule": schedule(90, relative=True), "args": None, "kwargs": None},
+        {"schedule": crontab(minute=[1, 2], hour={3}), "options": {"queue": "q", "priority": 3}},
+        {"schedule": HOUR, "options": {"expires": timedelta(minutes=1), "headers": {"a": "b"}}},
+    ],
+)
+def test_what_an_item_stores_without_an_entry_is_what_its_entry_stores(
+    app: Celery, more: dict[str, Any]
+) -> None:
+    fields = {"task": "proj.note", **more}
+    entry = RedBeatSchedulerEntry("one", app=app, **fields)
+    item = item_of(app, "one", fields)
+    assert item is not None
+    assert (item.key, item.texts) == (entry.key, entry.texts())
+
+
+TAGGED: dict[str, Any] = {"__type__": "x", "again": {"__type__": "y"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("one", {"timezone": "Europe/Paris"}),
+        ("one", {"relative": True}),
+        ("one", {"args": [BeatLazyFunc(str)]}),
+        ("one", {"kwargs": {"a": float("nan")}}),
+        ("one", {"kwargs": {1: 2}}),
+        ("one", {"kwargs": {"a": TAGGED}}),
+        ("one", {"args": "text"}),
+        ("one", {"task": None}),
+        ("one", {"schedule": None}),
+        ("one", {"schedule": object()}),
+        ("one", {"schedule": schedule(60, nowfun=datetime.now)}),
+        ("one", {"schedule": type("Own", (schedule,), {})(60)}),
+        ("one", {"schedule": rrule("DAILY")}),
+        ("one", {"options": {"expires": -1}}),
+        ("one", {"options": {"queue": 1}}),
+        ("one", {"options": {"kwargs": {}}}),
+        (":schedule", {}),
+        ("", {}),
+        ("\ud800", {}),
+        (1, {}),
+    ],
+)
+def test_what_only_an_entry_can_say(app: Celery, name: Any, more: dict[str, Any]) -> None:
+    statics = Statics()
+    assert not statics.add_item(app, name, {"task": "proj.note", "schedule": HOUR, **more})
+    assert not statics.names
+
+
+@pytest.mark.parametrize("kind", ["allowlist", "own queue"])
+def test_settings_that_forbid_an_item(app: Celery, kind: str) -> None:
+    app.conf.broker_url = app.conf.redbeat_redis_url
+    if kind == "allowlist":
+        app.conf.redbeat_task_allowlist = ["other.*"]
+    options = {"queue": "redbeat:x"}
+    fields = {"task": "proj.note", "schedule": HOUR, "options": options}
+    assert not Statics().add_item(app, "one", fields)
+    assert Statics().add_item(app, "one", {**fields, "options": {}}) is (kind == "own queue")
 
 
 def test_what_another_beat_wrote_since_the_start_is_written_again(place: Place) -> None:
