@@ -409,7 +409,9 @@ def test_the_quarantine_shows_the_text_and_why(
         assert "definition: is no JSON" in page
         assert "&lt;script&gt;" in page
         assert ">Retry</button>" in page
-    assert "quarantined" in browser.get("/")
+    front = browser.get("/")
+    assert "quarantined" in front
+    assert "<small>celery redbeat list --state quarantined" in front  # no capital in a command
 
 
 def test_the_page_of_a_missing_entry_is_not_found(browser: Browser) -> None:
