@@ -317,8 +317,11 @@ def _user_in_headers() -> str | None:
 
 def _unauthorized() -> ResponseReturnValue:
     if access.user is not None:
-        text = "You are not signed in to the application that contains this dashboard."
-        return problem(403, text, "Not signed in")
+        text = (
+            "You are not signed in to the application that contains this dashboard, or it does not "
+            "let you look at the schedule."
+        )
+        return problem(403, text, "Not allowed")
     if "wait" in flask.g:
         return _too_many()
     if flask.request.authorization is not None:
