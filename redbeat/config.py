@@ -14,10 +14,9 @@ from celery.app import app_or_default
 from redis import Redis, RedisCluster
 
 from redbeat import settings
-from redbeat.connection.cluster import is_cluster
 from redbeat.connection.endpoint import client_parameters, read_endpoint
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import build
+from redbeat.connection.topology import build, is_cluster
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 

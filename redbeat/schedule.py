@@ -314,8 +314,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         def entries_in(rows: Iterable[Row]) -> list[Entry]:
             return self._running(records_in(self, Page(time.time(), [*rows], None)))
 
-        app = self.app if self.entry_class is RedBeatSchedulerEntry else None
-        loading = forecasts.Loading(periods, name_of, entries_in, app, totals)
+        loading = forecasts.Loading(periods, name_of, entries_in, totals)
         return forecasts.load_in_steps(pages_of(store), loading, seconds)
 
     def past_load(self, periods: Periods) -> Load:

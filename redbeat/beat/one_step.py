@@ -20,8 +20,7 @@ from redbeat.beat.broker import impossible, is_about_one_message, is_refusal
 from redbeat.beat.pipes import Capture, is_idle
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
-from redbeat.connection.cluster import is_cluster
-from redbeat.connection.topology import connection_like
+from redbeat.connection.topology import connection_like, is_cluster
 from redbeat.entries.run import Run
 from redbeat.errors import NoQueueError, RedBeatError, cause_of, described
 from redbeat.printing import get_logger

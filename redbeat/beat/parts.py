@@ -29,7 +29,7 @@ from redis import exceptions
 from redbeat.beat.lock import BeatLock, new_token
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.config import ensure_conf
-from redbeat.connection.cluster import node_of
+from redbeat.connection.topology import node_of
 from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger, plural

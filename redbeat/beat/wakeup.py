@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from redbeat.codec.stored import text_of
-from redbeat.connection.cluster import server_errors
+from redbeat.connection.topology import server_errors
 from redbeat.errors import described
 from redbeat.printing import get_logger
 

@@ -20,11 +20,10 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 #: The modules with the commands in each.
 MODULES: Final = {
     "apply": ("apply", "plan"),
-    "backfill": ("backfill",),
     "calendars": ("calendar", "calendars"),
     "edit": ("add", "edit"),
     "import_export": ("export", "import"),
-    "operate": ("delete", "pause", "resume", "trigger"),
+    "operate": ("backfill", "delete", "pause", "resume", "trigger"),
     "prefixes": ("migrate-prefix", "shard"),
     "runs": ("simulate", "upcoming"),
     "show": ("history", "list", "show"),

@@ -13,7 +13,7 @@ import click
 from redis.exceptions import RedisError
 
 from redbeat.config import client_of, ensure_conf, unretried
-from redbeat.connection.cluster import node_of
+from redbeat.connection.topology import node_of
 from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
 from redbeat.printing import plural

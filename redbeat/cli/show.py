@@ -25,9 +25,9 @@ from redbeat.storage.beats import SILENCE
 from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
-from .backfill import progress_text
 from .command import Console, command
 from .edit import OPTION_OF
+from .operate import progress_text
 from .options import INSTANT, entry_argument, existing, load, match_option, option, wide_option
 
 #: The columns of a list and of a history, apart from the one whose title has the zone.

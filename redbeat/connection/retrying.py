@@ -14,7 +14,7 @@ from tenacity.wait import wait_random_exponential
 
 from redbeat.printing import get_logger
 
-from .cluster import server_errors
+from .topology import server_errors
 
 logger = get_logger("celery.beat")
 

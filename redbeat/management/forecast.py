@@ -6,28 +6,23 @@ import heapq
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, islice, pairwise, takewhile
 from math import inf
 from operator import add, gt, itemgetter
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
-from redbeat.calendar.zones import fixed_offset, from_timestamp
-from redbeat.codec.stored import record_in, texts_in
-from redbeat.codec.types import TAG
-from redbeat.decoder import decode_schedule
+from redbeat.calendar.zones import fixed_offset
+from redbeat.codec.stored import texts_in
 from redbeat.entries.decide import Expected, Plan
-from redbeat.entries.definition import FIELDS, check_definition, decode_policy
 from redbeat.entries.history import read_history
-from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.rule_text import schedule_text
@@ -195,9 +190,6 @@ class Load:
     read: int = 0
 
 
-#: A longer interval, in seconds, is read as an entry.
-LONGEST: Final = 1e9
-
 #: The text of a crontab, and its time zone.
 Rule = tuple[str, str]
 
@@ -237,38 +229,6 @@ class Periods:
         if key not in known:
             known[key] = self.count(self._nominal_instants(entry.occurrence_plan()))
         return known[key]
-
-    def quick(self, row: Row, name: str, app: Any, known: dict[Rule, Sequence[int]]) -> Any:
-        """Return the counts of a row with a usual interval or crontab, None for any other row.
-
-        Makes no entry object, which is most of the work for a large schedule. Adds to ``known``.
-        """
-        fields = _usual_fields(row, name)
-        zone, due = fields.get("timezone"), row.due or 0.0
-        when: Any = fields.get("schedule")
-        kind = when.get(TAG) if isinstance(when, dict) else None
-        if kind == "crontab":
-            rule = repr(when), repr(zone)
-            if rule not in known:
-                schedule = decode_schedule(when)
-                entry = RedBeatSchedulerEntry(name, "task", schedule, app=app, timezone=zone)
-                known[rule] = self.counts(entry, {})
-            return known[rule]
-        is_plain = kind == "interval" and when.get("relative") in (None, 0)
-        every = when.get("every") if is_plain else None
-        if not isinstance(every, float) or due <= 0 or not when.keys() <= INTERVAL_FIELDS:
-            return None
-        if not MIN_EVERY.total_seconds() <= every < LONGEST:
-            return None
-        if due <= self.since.timestamp():
-            # The score of a late entry may be the time of a save, apart from its runs.
-            due = State.read(row.state, row.meta).at or 0.0
-        if not 0 < due < self.end.timestamp():  # from_timestamp() refuses what is no instant
-            return None
-        begin, step = (from_timestamp(due) - self.start) // TICK, timedelta(seconds=every) // TICK
-        passed = (self.since - self.start) // TICK - begin
-        begin += (passed // step + 1) * step if passed >= 0 else 0
-        return self._count_grid(range(begin, (self.end - self.start) // TICK, step))
 
     def _nominal_instants(self, plan: Plan) -> Iterator[datetime]:
         at = plan.next_run(self.since)
@@ -321,37 +281,6 @@ class Periods:
         return [later - earlier for earlier, later in pairwise(before)]
 
 
-#: Stands for a schedule that is not decoded.
-ANY_SCHEDULE: Final = interval(MINUTE)
-
-#: The fields of a stored interval.
-INTERVAL_FIELDS: Final = frozenset({TAG, "every", "relative"})
-
-#: The policy fields that shift or stop runs, besides the time zone.
-MOVING: Final = frozenset({"start_time", "end_time", "max_runs", "jitter", "spread", "exclude"})
-
-
-def _usual_fields(row: Row, name: str) -> dict[str, Any]:
-    """Return the stored fields of an entry if only its schedule says when it is due, else {}.
-
-    Raises :exc:`InvalidEntryError` or :exc:`DecodeError` if anything but the schedule is invalid.
-    """
-    state = row.state or ""
-    if row.inbox or row.problem or '"hold"' in state or '"failing"' in state:
-        return {}
-    definition, policy = record_in(row.definition or ""), _policy_in(row.policy or "")
-    is_usual = definition.get("name") == name and definition.get("enabled", True) is True
-    if not is_usual or not MOVING.isdisjoint(policy) or not FIELDS.keys() >= definition.keys():
-        return {}
-    check_definition({**definition, "schedule": ANY_SCHEDULE})
-    return {**definition, **policy}
-
-
-@lru_cache(maxsize=1000)
-def _policy_in(text: str) -> dict[str, Any]:
-    return decode_policy(text, {})
-
-
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
     policy = entry.policy
     return not (policy.exclude or policy.start_time or policy.end_time)
@@ -367,14 +296,13 @@ class Loading:
     """Counts the runs of a schedule, page by page.
 
     ``name_of`` returns the name of the entry with a key, "" for one that does not count.
-    ``entries_in`` returns the entries of rows that beats run. ``app`` is None if entries are not of
-    the usual class. With ``totals``, each entry has a single sum.
+    ``entries_in`` returns the entries of rows that beats run. With ``totals``, each entry has a
+    single sum.
     """
 
     periods: Periods
     name_of: Callable[[str], str]
     entries_in: Callable[[Sequence[Row]], list[RedBeatSchedulerEntry]]
-    app: Any = None
     totals: bool = False
     sums: list[int] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -383,24 +311,14 @@ class Loading:
 
     def read(self, page: Page) -> None:
         """Count the runs of a page's entries, except those on an earlier page."""
-        others = []
+        new = {}
         for row in page.rows:
-            name, due = self.name_of(row.key), row.due
-            if name and name not in self.rows and due is not None and due >= 0:
-                self.rows[name] = row
-                if not self._has_counted(name, row):
-                    others.append(row)
-        for entry in self.entries_in(others) if others else ():
+            name = self.name_of(row.key)
+            if name and name not in self.rows and row.due is not None and row.due >= 0:
+                new[name] = row
+        self.rows |= new
+        for entry in self.entries_in([*new.values()]) if new else ():
             self.add_counts(str(entry.name), self.periods.counts(entry, self.known))
-
-    def _has_counted(self, name: str, row: Row) -> bool:
-        each = None
-        if self.app is not None:
-            with suppress(InvalidEntryError, DecodeError):
-                each = self.periods.quick(row, name, self.app, self.known)
-        if each is not None:
-            self.add_counts(name, each)
-        return each is not None
 
     def add_counts(self, name: str, each: Sequence[int]) -> None:
         if any(each):

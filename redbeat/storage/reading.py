@@ -27,8 +27,8 @@ from redbeat.codec.stored import (
     whole_in,
 )
 from redbeat.config import key_aside
-from redbeat.connection.cluster import node_of, server_errors
 from redbeat.connection.retrying import replies_to
+from redbeat.connection.topology import node_of, server_errors
 from redbeat.printing import get_logger
 from redbeat.storage.keys import WRONG_TYPE, Keys
 from redbeat.storage.rows import Row

@@ -17,7 +17,7 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
-from redbeat.connection.cluster import is_cluster, node_of, refreshing, server_errors
+from redbeat.connection.topology import is_cluster, node_of, refreshing, server_errors
 
 #: A client with at most this many connections can't send commands while a script runs.
 SPARE_CONNECTIONS = 2

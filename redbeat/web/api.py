@@ -29,9 +29,8 @@ from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, RULES, seconds_from
 from redbeat.transfer.entry_file import FIELDS, TASK, change_entry, new_entry
 
-from .actions import act
 from .auth import SAFE_METHODS, audit, problem
-from .pages import entry_name, entry_or_error, existing, get_or_404, query_of
+from .pages import act, entry_name, entry_or_error, existing, get_or_404, query_of
 from .values import schedule
 
 api = Blueprint("api", __name__, url_prefix="/api")

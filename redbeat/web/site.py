@@ -30,7 +30,6 @@ from redbeat.schedule import Schedule
 from redbeat.storage import checks
 
 from . import auth, form, pages, values
-from .actions import actions
 from .api import api, health
 from .timeline import Forecasts, timeline
 
@@ -137,7 +136,7 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
-    for part in (pages.listing, pages.entries, timeline, form.forms, actions, api, health):
+    for part in (pages.listing, pages.entries, timeline, form.forms, pages.actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(HTTPException, http_error)

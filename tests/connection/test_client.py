@@ -33,10 +33,9 @@ from redis.sentinel import (
 )
 
 from redbeat.config import RedBeatConfig, ensure_conf, get_redis, unretried
-from redbeat.connection.cluster import server_errors
 from redbeat.connection.endpoint import client_parameters
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.connection.topology import build
+from redbeat.connection.topology import build, server_errors
 from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
 from redbeat.storage.scripts import connection_of

@@ -35,7 +35,7 @@ from redbeat.management.doctor import BUSY, REPAIRS
 from redbeat.metrics.problems import KINDS
 from redbeat.settings import IN_DJANGO, SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
-from redbeat.web.actions import MAX_NOTE
+from redbeat.web.pages import MAX_NOTE
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, blocks_of
 from tests.metrics.scrapes import own_names
 

@@ -19,7 +19,7 @@ from redbeat.beat.wakeup import WakeUp
 from redbeat.cli import import_export
 from redbeat.errors import InvalidEntryError
 from redbeat.schedule import Schedule
-from redbeat.web import actions
+from redbeat.web import pages
 from tests.fuzz import command
 from tests.fuzz.fuzzer import (
     Chunk,
@@ -99,7 +99,7 @@ PLANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "an importer": ("files", plant_in_importer),
     "a tick": ("stored", lambda patch: patch.setattr(Beat, "tick", fail)),
     "a message": ("messages", lambda patch: patch.setattr(WakeUp, "wait", fail)),
-    "a page": ("pages", lambda patch: patch.setattr(actions, "entry_name", fail)),
+    "a page": ("pages", lambda patch: patch.setattr(pages, "entry_name", fail)),
     "a command": ("own keys", lambda patch: patch.setattr(Schedule, "status", fail)),
 }
 

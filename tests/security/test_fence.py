@@ -26,7 +26,7 @@ OTHERS = {
     "decoder.py": "the decoder class of the public API, which the fence calls",
     "presentation/describe.py": "JSON that this process has just written",
     "printing.py": "the ASCII escapes of Python",
-    "web/actions.py": "what a browser sent",
+    "web/pages.py": "what a browser sent",
     "web/api.py": "the OpenAPI document in this package",
     "web/auth.py": "what a browser sent",
     "web/django.py": "what a browser sent",
@@ -137,7 +137,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(success)",
     ),
     "management/find.py": ("what a regular expression has checked", "int(after)"),
-    "management/forecast.py": ("between two instants", "from_timestamp(due)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "metrics/prometheus.py": (
         "conditions",

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.lock import BeatLock
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
-from redbeat.connection.cluster import node_of
+from redbeat.connection.topology import node_of
 from redbeat.storage import words
 from redbeat.storage.beats import active_beats, current_leader
 from redbeat.storage.reading import outside

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat.config import RedBeatConfig
-from redbeat.connection.cluster import node_of
+from redbeat.connection.topology import node_of
 from redbeat.errors import ConfigurationError
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site
