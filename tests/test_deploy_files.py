@@ -208,7 +208,7 @@ def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
 def test_a_page_shows_every_file() -> None:
     pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
     included = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
-    offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
+    offered = re.findall(r"`\S+\s<deploy/(\S+)>`__", pages)
     assert {*included, *offered} == {path.name for path in FILES.iterdir()}
 
 

@@ -1,12 +1,13 @@
-"""Links between pages that work here and on a repository page: ```title <page.rst#label>`__``."""
+"""Links to files that work here and on a repository page: ```title <page.rst#label>`__``."""
 
 from __future__ import annotations
 
 import posixpath
+from pathlib import Path
 from typing import Any
 
 from docutils.nodes import document, inline, reference
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import download_reference, pending_xref
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -31,7 +32,20 @@ def link_to_pages(app: Sphinx, tree: document) -> None:
         link.replace_self(found)
 
 
+def offer_files(app: Sphinx, tree: document) -> None:
+    """Let the built manual offer each other file that a page links to, such as ``alerts.yaml``."""
+    here = Path(app.env.doc2path(app.env.docname)).parent
+    for link in list(tree.findall(reference)):
+        path = link.get("refuri", "")
+        if path.endswith(".rst") or "://" in path or not (here / path).is_file():
+            continue
+        offered = download_reference("", "", *link.children, reftarget=path)
+        offered.source, offered.line = link.source, link.line
+        link.replace_self(offered)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to the events of the build; Sphinx calls this."""
     app.connect("doctree-read", link_to_pages)
+    app.connect("doctree-read", offer_files, priority=100)  # before Sphinx collects downloads
     return {"parallel_read_safe": True}
