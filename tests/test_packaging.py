@@ -134,6 +134,9 @@ def test_the_readme_links_to_files_that_exist() -> None:
     names = re.findall(r"(?:`[^`<]+\s<|image:: )(?!http)([^>\n]+)", README)
     assert {"docs/quickstart.rst", "docs/images/web-schedule.png", "LICENSE"} <= set(names)
     assert [name for name in names if not (ROOT / name.partition("#")[0]).is_file()] == []
+    for file, label in re.findall(r"<(docs/[^>#]+)#([^>]+)>", README):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert f"\n.. _{label}:\n" in text or f"\n{label.capitalize()}\n" in text, (file, label)
 
 
 def test_the_links_of_the_readme_work_on_the_package_index(
