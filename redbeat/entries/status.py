@@ -102,7 +102,7 @@ class EntryStatus:
     Attributes:
         state: what the entry is doing.
 
-            - ``scheduled``: the entry waits for its next run.
+            - ``scheduled``: the entry waits for its next run, or is due and waits for a beat.
             - ``running``: a beat is sending a run, or a worker is executing a run that must not
               overlap other runs of the entry.
             - ``failing``: the due run could not be sent, and a beat will try again.

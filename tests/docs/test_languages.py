@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.beat import LONGEST_WAIT
+from redbeat.entries.decide import DISABLED, PARKED
 from redbeat.schedulers import RedBeatJSONDecoder
-from tests.docs.blocks import Block, blocks
+from tests.docs.blocks import ROOT, Block, blocks
 from tests.scheduler.conftest import World
 
 PAGE = "docs/languages.rst"
@@ -33,6 +35,48 @@ def test_the_documented_note_equals_that_of_a_beat(world: World) -> None:
     written = json.loads(client.hget(".redbeat::quarantine", "redbeat:poll-4711"))
     assert written.keys() == note.keys()
     assert written["reason"] == note["reason"]
+
+
+def test_an_example_that_changes_an_entry_at_once_wakes_the_beat() -> None:
+    """Without ``PUBLISH``, a beat sees the change only at its next look."""
+    seconds = {5.0: "five"}[LONGEST_WAIT]
+    for block in (one for one in blocks("sh") if one.page == PAGE):
+        writes, wakes = "ZADD redbeat::schedule 0", "PUBLISH redbeat::wakeup due"
+        if writes in block.text and wakes not in block.text:
+            text = (ROOT / block.page).read_text(encoding="utf-8")
+            assert f"{seconds} seconds" in text.partition(block.text.splitlines()[-1])[2], block
+    page = " ".join((ROOT / PAGE).read_text(encoding="utf-8").split())
+    assert f"up to {seconds} seconds later" in page
+
+
+def test_the_documented_scores_are_those_of_a_beat(world: World) -> None:
+    page = " ".join((ROOT / PAGE).read_text(encoding="utf-8").split())
+    says = f"{DISABLED:g} stands for a disabled entry, {PARKED:g} for a finished or quarantined one"
+    assert says in page
+    client: Any = world.client
+    every: dict[str, Any] = {"task": "t", "schedule": {"__type__": "interval", "every": 60}}
+    written = {
+        "disabled": {**every, "enabled": False},
+        "finished": {**every, "end_time": "2020-01-01T00:00:00Z"},
+        "quarantined": {**every, "schedule": {"__type__": "interval", "every": "5 s"}},
+    }
+    for name, fields in written.items():
+        client.hset(f"redbeat:{name}", "definition", json.dumps({"name": name, **fields}))
+        client.zadd("redbeat::schedule", {f"redbeat:{name}": 0})
+    world.scheduler().tick()
+    scores = {name: client.zscore("redbeat::schedule", f"redbeat:{name}") for name in written}
+    assert scores == {"disabled": DISABLED, "finished": PARKED, "quarantined": PARKED}
+
+
+def test_an_entry_that_is_due_while_no_beat_runs_is_scheduled_with_an_empty_history(
+    world: World,
+) -> None:
+    """So an empty history doesn't mean that the entry isn't due yet."""
+    fields = {"name": "a", "task": "t", "schedule": {"__type__": "interval", "every": 60}}
+    world.client.hset("redbeat:a", "definition", json.dumps(fields))
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 1})
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    assert (entry.status.state, entry.history, entry.is_due().is_due) == ("scheduled", [], True)
 
 
 def test_the_documented_history_is_read(world: World) -> None:
