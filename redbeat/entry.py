@@ -350,7 +350,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
 
-        The offsets of ``spread`` and ``jitter`` do not count.
+        The offsets of ``spread`` and ``jitter`` don't count.
         """
         due_at = run.scheduled_at
         offsets = self.policy_field("spread") or self.policy_field("jitter")
@@ -435,9 +435,9 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
 
         A run is due at its nominal instant plus the offsets of ``spread`` and ``jitter``. The list
-        is shorter if the entry has fewer runs left. Disabled entries have upcoming runs, too. For a
-        schedule class with its own ``is_due``, its ``remaining_estimate`` computes the instants;
-        without one, the list has only the next instant.
+        is shorter if the entry has fewer runs left. For a disabled entry, these are the runs that
+        it would have. If the schedule's class has its own ``is_due``, its ``remaining_estimate``
+        computes the instants; without one, the list has only the next instant.
         """
         since = in_utc("after", after) if after else self._current_time()
         return [run.due_at for run in islice(self.due_after(since), n)]
@@ -660,32 +660,32 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     # -- operating --------------------------------------------------------------------------------
 
     def pause(self, note: str | None = None, by: str | None = None) -> None:
-        """Pause the entry until :meth:`resume`; ``note`` is the reason, ``by`` the operator.
+        """Pause the entry until :meth:`resume`; ``note`` says why, ``by`` who did it.
 
-        Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
-        ``beat_schedule`` stays paused when the beat restarts, unless its definition there has
-        changed. Triggered runs are sent all the same. Attributes that you changed are not saved.
-        Raises KeyError if the entry does not exist. Takes two round trips, and tries again if
-        another program writes the entry at the same time.
+        Pausing sets ``enabled`` to false, which RedBeat 2 respects too. An entry of
+        ``beat_schedule`` stays paused when beat restarts, unless you changed it there. Triggered
+        runs are sent all the same. Attributes that you changed aren't saved. Raises KeyError if
+        the entry doesn't exist. Takes two round trips, and tries again if another program writes
+        the entry at the same time.
         """
         edits.pause_entry(store_of(self.app), self, note, by)
 
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
 
-        By default, a resumed entry catches up on one missed run; its policy can allow more or none.
-        Raises KeyError if the entry does not exist. Takes two round trips, and tries again if
-        another program writes the entry at the same time.
+        If it missed runs, it runs once to catch up; ``coalesce`` and ``misfire_grace_time`` can
+        change that. Raises KeyError if the entry doesn't exist. Takes two round trips, and tries
+        again if another program writes the entry at the same time.
         """
         edits.resume_entry(store_of(self.app), self)
 
     def trigger(self) -> str:
-        """Request one run as soon as possible, in addition to the schedule; return the task id.
+        """Ask for one run now, in addition to the schedule; return its task id.
 
         The message has the header ``triggered``, and the time of the request as ``scheduled_at``. A
-        triggered run does not change the entry's schedule, last run or run count; the entry may be
-        paused. At most 100 triggered runs of an entry can wait for a beat, and some hundreds for an
-        earlier run. Raises KeyError if the entry does not exist, and :exc:`InvalidEntryError` if
+        triggered run doesn't change the entry's schedule, last run or run count, and the entry may
+        be paused. At most 100 triggered runs of an entry can wait for a beat, and some hundreds for
+        an earlier run. Raises KeyError if the entry doesn't exist, and :exc:`InvalidEntryError` if
         too many triggered runs are waiting or if the entry is quarantined. One round trip.
         """
         return edits.request_run(store_of(self.app), self)
@@ -698,7 +698,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         again: bool = False,
         dry_run: bool = False,
     ) -> Planned:
-        """Request the unsent runs of a time span; return the plan with the requested runs.
+        """Ask for the runs of a time span that weren't sent; return the plan.
 
         A beat sends one message for each nominal instant from ``since`` to before ``until``, with
         the task id that a scheduled run at this instant would have. It sends at most ``rate``
@@ -721,9 +721,9 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         )
 
     def cancel_backfill(self) -> list[Backfill]:
-        """Cancel all unsent backfilled runs; return the backfills that had some.
+        """Cancel the backfilled runs that aren't sent yet; return the backfills that had some.
 
-        Raises KeyError if the entry does not exist. Takes two round trips, and two more for each
+        Raises KeyError if the entry doesn't exist. Takes two round trips, and two more for each
         run that a beat records at the same time.
         """
         return edits.cancel_backfills(store_of(self.app), self)

@@ -40,7 +40,7 @@ def test_the_documented_note_equals_that_of_a_beat(world: World) -> None:
 def test_an_example_that_changes_an_entry_at_once_wakes_the_beat() -> None:
     """Without ``PUBLISH``, a beat sees the change only at its next look."""
     seconds = {5.0: "five"}[LONGEST_WAIT]
-    for block in (one for one in blocks("sh") if one.page == PAGE):
+    for block in blocks("sh"):
         writes, wakes = "ZADD redbeat::schedule 0", "PUBLISH redbeat::wakeup due"
         if writes in block.text and wakes not in block.text:
             text = (ROOT / block.page).read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ from redbeat.codec.types import BY_TAG
 from redbeat.config import ensure_conf
 from redbeat.entries.policy import MAX_CALENDARS
 from redbeat.entries.state import LONGEST_NOTE
-from redbeat.management.doctor import BUSY, REPAIRS
+from redbeat.management.doctor import BUSY, BUSY_FACTOR, REPAIRS
 from redbeat.metrics.problems import KINDS
 from redbeat.settings import IN_DJANGO, SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
@@ -177,6 +177,26 @@ def test_the_list_of_the_kinds_of_findings_is_complete() -> None:
 
     assert sorted(kinds(repaired)) == sorted(REPAIRS)
     assert sorted(kinds(reported)) == sorted({*KINDS} - {*REPAIRS})
+
+
+def test_a_busy_minute_is_that_of_the_code() -> None:
+    factor = {5: "five"}[BUSY_FACTOR]
+    what = f"at least {BUSY} entries are due in one minute, and {factor} times as many as"
+    assert what in page_text("cli")
+
+
+#: What people search for, and the page that answers it.
+SEARCHED = {
+    "cron expression": "schedules",
+    "last day of the month": "schedules",
+    "priority": "tasks",
+    "rate limit": "configuration",
+}
+
+
+@pytest.mark.parametrize("words", SEARCHED)
+def test_a_search_finds_the_page(words: str) -> None:
+    assert words in page_text(SEARCHED[words])
 
 
 def test_the_list_of_options_that_are_read_in_the_zone_of_an_entry_is_complete() -> None:
