@@ -22,31 +22,18 @@ from redbeat.presentation.text import duration
 from redbeat.printing import encodable, plural
 from redbeat.storage.reading import static_among
 
+from . import options
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure, progress
 from .edit import as_option_errors
-from .options import (
-    Parsed,
-    check_period,
-    entry_argument,
-    entry_arguments,
-    existing,
-    load,
-    match_option,
-    not_found,
-    option,
-    option_error,
-    options,
-    period_options,
-    problem_in,
-)
+from .options import option
 
 #: Maximum number of names to print before a question.
 MAX_PRINTED: Final = 10
 
 #: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
-names_or_pattern: Final = options(
-    entry_arguments,
-    match_option,
+names_or_pattern: Final = options.options(
+    options.entry_arguments,
+    options.match_option,
     option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
 )
 
@@ -71,7 +58,7 @@ def select_names(
     if names:
         for name in names:
             if name not in console.schedule:
-                raise not_found(console, name)
+                raise options.not_found(console, name)
         return list(dict.fromkeys(names))
     name_of = console.store.keys.name_of
     # Take the names from the keys: the name of a record is escaped, and may be that of another
@@ -108,7 +95,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 def not_done(console: Console, action: str, left: Sequence[str], reason: str = "") -> str:
     """Return the message about the entries that are ``left``; ``reason`` is that of the first."""
     others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
-    reason = reason or problem_in(record_of(console.schedule, left[0])[1])
+    reason = reason or options.problem_in(record_of(console.schedule, left[0])[1])
     return f"{left[0]!r}{others} {'were' if others else 'was'} not {action}: {reason}"
 
 
@@ -204,11 +191,11 @@ def rate_from(text: str) -> float:
 
 
 @command("backfill")
-@entry_argument
-@period_options(required=False)
+@options.entry_argument
+@options.period_options(required=False)
 @option(
     "--rate",
-    type=Parsed("rate", rate_from),
+    type=options.Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
     metavar="N/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
@@ -235,20 +222,20 @@ def backfill(
     earlier backfill, are not sent again.
     Without --from and --to, the command shows the progress of the backfills of NAME.
     """
-    entry = load(console, name)
+    entry = options.load(console, name)
     if (since is None) != (until is None):
         problem = "Give both --from and --to to send runs, or neither option to see the progress"
         raise click.UsageError(problem, console.ctx)
     if cancel and since is not None:
-        raise option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
-    with existing(console, name):
+        raise options.option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
+    with options.existing(console, name):
         if cancel:
             for one in entry.cancel_backfill():
                 text = f"Cancelled {name}: {progress_text(console, one)}"
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         if since is not None and until is not None:
-            check_period(console, since, until)
+            options.check_period(console, since, until)
             with as_option_errors(console.ctx):
                 plan = entry.backfill(since, until, rate, again, dry_run)
             _report_plan(console, entry, plan, until, dry_run)

@@ -33,21 +33,10 @@ from redbeat.storage.reading import static_among
 from redbeat.storage.rows import Row
 from redbeat.transfer.entry_file import CALL
 
+from . import values
 from .auth import audit, user_name
 from .timeline import lateness_chart
-from .values import (
-    MAX_SELECTED,
-    counted,
-    entry_url,
-    name_in,
-    name_of,
-    notify,
-    now_of,
-    schedule,
-    store,
-    texts_of,
-    zone,
-)
+from .values import schedule, store, zone
 
 listing = Blueprint("listing", __name__)
 entries = Blueprint("entries", __name__)
@@ -111,7 +100,7 @@ def index() -> ResponseReturnValue:
     except InvalidEntryError as error:
         return render_template("listing.html", problem=str(error), page=None, **context), 400
     current = schedule.status()
-    context.update(query=query, page=page, now=now_of(page.now), status=current, first=first)
+    context.update(query=query, page=page, now=values.now_of(page.now), status=current, first=first)
     context["jumps"] = query.plain or page.total is not None
     context["total"] = sum(current.entries.values()) if query.plain else page.total
     if query == find.Query(state=query.state) and query.state:
@@ -141,7 +130,7 @@ def beats() -> ResponseReturnValue:
         status=current,
         notes=dict(zip(names, map(status.quarantine_note, notes.values()), strict=True)),
         more=max(current.quarantined - len(names), 0),
-        texts=dict(zip(names, map(texts_of, rows), strict=True)),
+        texts=dict(zip(names, map(values.texts_of, rows), strict=True)),
         now=datetime.now(UTC),
         poll=poll_after(time.monotonic() - started),
     )
@@ -196,8 +185,8 @@ def show() -> ResponseReturnValue:
     name = entry_name()
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
-    now, pause = now_of(seconds), Pause.of_entry(record.entry)
-    context = _context_of(record.entry, now) if record.entry else {"texts": texts_of(row)}
+    now, pause = values.now_of(seconds), Pause.of_entry(record.entry)
+    context = _context_of(record.entry, now) if record.entry else {"texts": values.texts_of(row)}
     return render_template(
         "entry.html",
         name=name,
@@ -286,7 +275,7 @@ def _reason(error: RedBeatError | HTTPException) -> str:
 
 
 def _redirect(url: str, message: str, category: str = "done") -> ResponseReturnValue:
-    notify(message, category)
+    values.notify(message, category)
     return redirect(url, 303)
 
 
@@ -317,7 +306,7 @@ def single(action: str) -> ResponseReturnValue:
     """
     name = entry_name()
     of_row = "search" in request.form
-    url = _list_url() if of_row else entry_url(name)
+    url = _list_url() if of_row else values.entry_url(name)
     try:
         task_id = act(action, name, _note())
     except RedBeatError as error:
@@ -347,14 +336,14 @@ def selected() -> ResponseReturnValue:
     action = request.form.get("action", "")
     if action not in ACTIONS:
         abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
-    names = list(dict.fromkeys(map(name_in, request.form.getlist("entry"))))
+    names = list(dict.fromkeys(map(values.name_in, request.form.getlist("entry"))))
     if request.form.get("all"):
         try:
             names = _matching()
         except InvalidEntryError as error:
             abort(400, str(error))
-    if len(names) > MAX_SELECTED:
-        abort(400, f"Select at most {MAX_SELECTED:,} entries.")
+    if len(names) > values.MAX_SELECTED:
+        abort(400, f"Select at most {values.MAX_SELECTED:,} entries.")
     if not names:
         return _redirect(_list_url(), "No entry was selected.", "warning")
     if request.form.get("confirmed"):
@@ -367,9 +356,9 @@ def selected() -> ResponseReturnValue:
 def _matching() -> list[str]:
     found, after = dict[str, None](), None
     query = replace(query_of(_search()), sort="due")
-    while (left := MAX_SELECTED - len(found)) > 0:
+    while (left := values.MAX_SELECTED - len(found)) > 0:
         page = find.browse(schedule, query, after, left)
-        found |= dict.fromkeys(map(name_of, page.records))
+        found |= dict.fromkeys(map(values.name_of, page.records))
         after = page.after
         if after is None:
             break
@@ -383,9 +372,9 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
             act(action, name, _note())
         except (RedBeatError, HTTPException) as error:
             problems.append(f"{name!r}: {_reason(error)}")
-    done = counted(len(names) - len(problems), "entry", "entries")
+    done = values.counted(len(names) - len(problems), "entry", "entries")
     answer = _redirect(_list_url(), f"{ACTIONS[action]} {done}.")
     if problems:
         skipped = f"{len(problems):,} of {len(names):,} selected entries were skipped"
-        notify(f"{skipped}: {problems[0]}", "failed")
+        values.notify(f"{skipped}: {problems[0]}", "failed")
     return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from typing import Any, get_args
 
 import pytest
@@ -20,11 +21,14 @@ from redbeat.entries.policy import FIELDS
 from redbeat.entries.status import LAST_RESULTS, STATES
 from redbeat.management import find, forecast
 from redbeat.metrics.problems import KINDS
+from redbeat.presentation.rule_text import RULES
 from redbeat.schedule import Schedule
 from redbeat.transfer import entry_file
+from redbeat.transfer.entry_file import TASK
 from redbeat.web.api import DEFAULT_ITEMS, MAX_ITEMS
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
+from tests.cli.commands import run_command
 from tests.cli.test_json import (
     COMING,
     DONE,
@@ -514,3 +518,19 @@ def test_a_hostile_field_is_refused_or_stored(
         for page in ("/", f"/entry?name={name}", f"/api/entry?name={name}"):
             assert browser.ask(page).status_code < 500
     assert [each.problem for each in schedule.records()] == [None] * len(schedule)
+
+
+def test_a_field_is_described_once_for_options_form_and_api(app: Celery, browser: Browser) -> None:
+    """A row of ``RULES`` or ``TASK``, or a field of the policy, is all that is needed."""
+    fields = call(browser, "GET", "/openapi.json")["components"]["schemas"]["Fields"]["properties"]
+    form, usage = (
+        unescape(browser.get("/new")),
+        " ".join(run_command(app, "edit", "--help").out.split()),
+    )
+    described = {name: about.description for name, about in RULES.items()}
+    described |= {name: about.description for name, about in TASK.items()}
+    described |= {name: FIELDS[name].metadata["description"] for name in entry_file.POLICY}
+    for name, description in described.items():
+        assert description == fields[name]["description"]
+        assert description in form
+        assert description in usage
