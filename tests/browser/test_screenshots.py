@@ -53,7 +53,7 @@ RULES = {
     "archive-logs": crontab("0", "3", "sun"),
 }
 #: Height of each screenshot in the documentation, in pixels from the top of the page.
-HEIGHTS = {"schedule": 800, "timeline": 1190, "entry": 1120, "beats": 850, "form": 1200}
+HEIGHTS = {"schedule": 800, "timeline": 1190, "entry": 1120, "beats": 850, "form": 1310}
 LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
 DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
