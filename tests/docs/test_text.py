@@ -185,20 +185,6 @@ def test_a_busy_minute_is_that_of_the_code() -> None:
     assert what in page_text("cli")
 
 
-#: What people search for, and the page that answers it.
-SEARCHED = {
-    "cron expression": "schedules",
-    "last day of the month": "schedules",
-    "priority": "tasks",
-    "rate limit": "configuration",
-}
-
-
-@pytest.mark.parametrize("words", SEARCHED)
-def test_a_search_finds_the_page(words: str) -> None:
-    assert words in page_text(SEARCHED[words])
-
-
 def test_the_list_of_options_that_are_read_in_the_zone_of_an_entry_is_complete() -> None:
     options = listed(page_text("cli"), "it's in the app's zone too. Only", "are in the")
     assert options == {f"--{name}" for name in READ_IN_ZONE}
