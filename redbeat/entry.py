@@ -272,7 +272,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     @classmethod
     def overrides(cls, *names: str) -> bool:
-        return any(name in vars(base) for base in _own_classes(cls) for name in names)
+        own = () if cls is RedBeatSchedulerEntry else _own_classes(cls)
+        return any(name in vars(base) for base in own for name in names)
 
     @property
     def seen_texts(self) -> Texts:

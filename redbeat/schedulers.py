@@ -252,6 +252,8 @@ class RedBeatScheduler(Scheduler):
         return [Statics() for _ in range(conf_of(self.app).shards)]
 
     def _statics_with(self, name: object) -> Statics:
+        if len(self._statics) == 1:
+            return self._statics[0]
         return self._statics[layout_of(conf_of(self.app)).shard_of(str(name))]
 
     @cached_property

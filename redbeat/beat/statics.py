@@ -70,7 +70,7 @@ class Item(NamedTuple):
 
     key: str
     texts: Texts
-    make: Callable[[], RedBeatSchedulerEntry]
+    make: Callable[..., RedBeatSchedulerEntry]
 
 
 class Statics:
@@ -298,7 +298,7 @@ class Statics:
             if texts_in(row) == texts or _is_paused(row, texts):
                 return _kept(row, here.now)
         if isinstance(entry, Item):
-            entry = entry.make()
+            entry = entry.make(last_run_at=here.now)  # Celery's default takes long to compute
             entry.is_static = True
         return saving.static_change(entry, row, texts, here.now)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from heapq import merge
 from itertools import count, islice
+from operator import attrgetter
 from time import time
 from typing import Any, Final, cast
 
@@ -35,7 +36,9 @@ INBOX_LINES: Final = 100
 INBOX_BYTES: Final = 16384
 
 #: A change's fields with their usual values, which don't travel.
-_USUAL: Final = [(name, getattr(Change(""), name)) for name in Change.__slots__ if name != "key"]
+_FIELDS: Final = Change.__slots__
+_values: Final = attrgetter(*_FIELDS)
+_USUAL: Final = (None, *_values(Change(""))[1:])
 #: Fields that travel as text, because Lua's JSON rounds numbers.
 _NUMBERS: Final = ("score", "add", "not_after")
 
@@ -212,11 +215,12 @@ class Store(reading.Reading):
 
         Messages are long, so they travel next to the JSON and are referred to by number.
         """
-        fields: dict[str, Any] = {"key": change.key}
-        for name, usual in _USUAL:
-            value = getattr(change, name)
-            if value != usual:
-                fields[name] = repr(float(value)) if name in _NUMBERS else value
+        triples = zip(_FIELDS, _values(change), _USUAL, strict=True)
+        fields = {name: value for name, value, usual in triples if value != usual}
+        for name in _NUMBERS:
+            value = fields.get(name)
+            if value is not None:
+                fields[name] = repr(float(value))
         if "nan" in (fields.get("score"), fields.get("add")):
             return b"the score is not a number"
         try:
@@ -242,7 +246,7 @@ class Store(reading.Reading):
             else Answer(REFUSED, text_of(text))
             for text in texts
         ]
-        rows = Row.read_all(text_of_rows)
+        rows = [] if text_of_rows == b"[]" else Row.read_all(text_of_rows)
         if len(reply) > 1 and request.look is not None:
             self._version = head.get("version")
         if request.lock is not None:
