@@ -32,7 +32,7 @@ def is_time(value: Any) -> bool:
 
 
 TYPES: dict[str, Callable[[Any], bool]] = {
-    "text": lambda value: isinstance(value, str),
+    "string": lambda value: isinstance(value, str),
     "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
     "true or false": lambda value: isinstance(value, bool),
     "list": lambda value: isinstance(value, list),
@@ -94,7 +94,7 @@ def test_entries_have_the_documented_fields(run: Run, redis_client: redis.Redis)
     assert (paused["note"], paused["state"], paused["enabled"]) == ("why", "paused", False)
     redis_client.hset("redbeat:b", "definition", "{")
     (unreadable,) = run("list", "--state", "quarantined", "--json").json
-    check(unreadable, {"name": "text", **LISTED})
+    check(unreadable, {"name": "string", **LISTED})
     assert unreadable["problem"].startswith("definition")
 
 
@@ -148,7 +148,7 @@ def test_the_status_has_the_documented_fields(
     assert found["most_late"] > 0
     seen = {"last_seen": "time or null", "leads_since": "time or null"}
     for beat in (found["leader"], *found["beats"], *found["standbys"]):
-        check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time", **seen})
+        check(beat, {"token": "string", "host": "string", "pid": "number", "since": "time", **seen})
 
 
 def test_the_page_lists_all_exit_codes(run: Run) -> None:
