@@ -100,7 +100,8 @@ setup(
     long_description_content_type="text/x-rst",
     url=REPOSITORY,
     project_urls={
-        "Documentation": MANUAL.format("index"),
+        # The first page that needs no build; "index" is one where the manual is built.
+        "Documentation": MANUAL.format("quickstart"),
         "Changes": f"{REPOSITORY}/blob/HEAD/CHANGES.rst",
         "Issues": f"{REPOSITORY}/issues",
         "Security": f"{REPOSITORY}/blob/HEAD/SECURITY.md",

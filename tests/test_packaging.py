@@ -150,7 +150,7 @@ def test_the_links_of_the_readme_work_on_the_package_index(
 
 
 def test_the_address_of_the_manual_is_in_one_place(arguments_of_setup: dict[str, Any]) -> None:
-    assert arguments_of_setup["project_urls"]["Documentation"] == MANUAL.format("index")
+    assert arguments_of_setup["project_urls"]["Documentation"] == MANUAL.format("quickstart")
     sources = [*(ROOT / "redbeat").rglob("*.py"), *(ROOT / "redbeat").rglob("*.html")]
     start = MANUAL.partition("{}")[0]
     assert [file.name for file in sources if start in file.read_text("utf-8")] == ["manual.py"]
