@@ -21,6 +21,7 @@ from redbeat.cli import COMMANDS
 from redbeat.errors import RedBeatError
 from redbeat.schedule import Schedule
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.storage.checks import MISSING_RIGHT
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.acceptance.processes import Project
@@ -371,7 +372,7 @@ def test_a_missing_right_is_named(app: Celery, admin: Any, right: str) -> None:
     answer = create_app(Schedule(app), Access()).test_client().get("/")
     assert answer.status_code == 503
     for text in (line, answer.text):
-        assert "the Redis user needs each right in deployment/acl of the manual" in text
+        assert MISSING_RIGHT in text
 
 
 def test_missing_keys_are_named(app: Celery, admin: Any) -> None:
@@ -379,4 +380,4 @@ def test_missing_keys_are_named(app: Celery, admin: Any) -> None:
     result = run_command(app, "list")
     assert result.code == EX_UNAVAILABLE
     line = result.err.strip().splitlines()[-1]
-    assert "the Redis user needs each right in deployment/acl of the manual" in line
+    assert MISSING_RIGHT in line
