@@ -17,7 +17,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
-from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Run
+from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Rule, Run
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, cause_of
 from redbeat.metrics.counters import BeatHealth, Counters
 from redbeat.printing import get_logger, plural
@@ -29,7 +29,8 @@ from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
-from . import message, outcome, trouble
+from . import early, message, outcome, trouble
+from .early import Early
 from .load import Rules
 from .one_step import OneStep
 from .outcome import Outcome
@@ -129,6 +130,12 @@ class Beat:
         self._own.check(conf.delivery == EXACTLY_ONCE)
         self._own_tick = OwnTick(self, scheduler, self._own)
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
+        self._early = Early(
+            *(self.rules, self._outcome, self._messages),
+            is_plain=self._is_plain,
+            name_run=self._name_run,
+            capture=self._captured,
+        )
         self._skip = trouble.SkipList()
         #: The problem that Redis shows, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
@@ -230,6 +237,7 @@ class Beat:
     def _work(self, looks: bool) -> float:
         started = idle_since = self._clock()
         while True:
+            self._send_early()
             reply = self._looked() or self.look(self._next_look() if looks else Look(limit=0))
             if reply is None:
                 return self.stand_by()
@@ -301,8 +309,9 @@ class Beat:
     def _handle_rows(self, reply: Reply) -> bool:
         """Decide and send; return whether there was something to do, or still is."""
         rows = [*self._again, *self._paced(reply)]
-        self._again = []
-        self._handle(rows, reply, finish=not reply.rows)
+        self._again, decided = [], self._early.keys
+        undecided = [row for row in rows if row.key not in decided] if decided else rows
+        self._handle(undecided, reply, finish=not reply.rows)
         return bool(rows or self._suspects.alone or self._turn.pending or self._sender.busy)
 
     def _handle(self, rows: Sequence[Row], reply: Reply, *, finish: bool) -> None:
@@ -469,6 +478,7 @@ class Beat:
         ``exit``.
         """
         self.sync.statics.unwritten = True
+        self._early.clear()
         self.flush()  # what a beat that has just lost the lock has published, or still holds
         ending = self.lead.ending()
         if ending is not None:
@@ -486,13 +496,72 @@ class Beat:
         return min(longest, self.lead.timeout / 3)
 
     def _wait(self, reply: Reply) -> float:
+        """Seconds until the next tick. If much is due soon, it's decided now."""
+        before = self._decide_early(reply)
         if self.sync.statics.unwritten:
             return STANDBY_POLL
         now = self._clock()
         longest = min(self._longest_wait(), self._pace.wait(now), self._skip.wait(now))
         if reply.next is None:
             return longest
-        return min(max(reply.next - self._turn.time(), 0.0), longest)
+        return min(max(reply.next - before - self._turn.time(), 0.0), longest)
+
+    # -- before an instant ---------------------------------------------------------------------
+
+    def _decide_early(self, reply: Reply) -> float:
+        """Decide now what is due at the next instant, if that's many entries; see ``early.py``.
+
+        A few round trips, once for an instant. Returns how many seconds before it to come back.
+        """
+        one_of_many = self._turn.is_shared or self._conf.max_rate is not None
+        if one_of_many or self._own.makes_entries or not self._may_look_ahead():
+            return 0.0
+        if not self._early.wants(reply):
+            return early.SECONDS if self._early.wants(reply, within=math.inf) else 0.0
+        self._early.begin(reply)
+        try:
+            producer = self._scheduler.producer
+            if self._one_step.server(producer) is None:
+                return 0.0
+        except Exception:  # without a broker, the first run says so
+            return 0.0
+        self._messages.begin(producer)
+        offset, ends = 0, (reply.next or 0.0) - early.BREAK
+        while offset < early.MOST and self._turn.time() < ends and not self._stop.pending:
+            page = self.look(Look(early.PAGE, soon=early.SECONDS, offset=offset))
+            if page is None or not page.rows:
+                break
+            self._early.decide(page.rows, producer)
+            offset += len(page.rows)
+        if offset:
+            self.look(Look(limit=0))  # nothing is in hand any more
+        return 0.0
+
+    def _is_plain(self, rule: Rule, producer: Any) -> bool:
+        """Whether a run's message may leave with its record, and no foreign code takes part."""
+        delivery = rule.policy.delivery or self._conf.delivery
+        if delivery in (AT_MOST_ONCE, AT_LEAST_ONCE) or self._own.part_in(rule) != ("", False):
+            return False
+        if rule.options:
+            check_destinations(self._scheduler.app, rule.options)
+        self._turn.server = self._one_step.server(producer)
+        return self._turn.server is not None and self._one_step.takes(rule.key, rule.task)
+
+    def _send_early(self) -> None:
+        """Send up to two turns of runs that were decided early and are due."""
+        for _ in range(2):
+            if not (self._early.keys and self.lead.keep()):
+                return
+            try:
+                due = self._early.due(self._turn.time(), MOST_CHANGES, self._scheduler.producer)
+            except Exception:  # they are decided again, and then it's told
+                self._early.clear()
+                return
+            for change, run in due:
+                if self._logs_each:
+                    self._log_sending(run)
+                self._turn.add(change, run)
+            self._turn.send()
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -527,11 +596,15 @@ class Beat:
             return None
         if not message.FEWEST_RUNS <= len(rest) <= MOST_CHANGES:
             return None
-        if not self._suspects.is_idle or self.sync.statics.unwritten or self._broker.failures:
+        if not self._may_look_ahead():
             return None
         look = self._next_look()
         limit = min(look.limit, AHEAD_LIMIT)
         return look._replace(limit=limit, in_hand=[row.key for row in rest])
+
+    def _may_look_ahead(self) -> bool:
+        is_busy = self.sync.statics.unwritten or self._broker.failures
+        return self._suspects.is_idle and not is_busy
 
     def _decide(self, row: Row, now: float) -> None:
         if row.key in self._suspects.guilty:
@@ -600,10 +673,7 @@ class Beat:
             return
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
-        iso, identity = send.at.isoformat(), run.state.identity
-        run.headers = message.headers_of(rule, send, iso)
-        run.own_id = message.id_of(rule, send, iso, self._conf.key_prefix, identity)
-        run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
+        self._name_run(run)
         delivery = rule.policy.delivery or self._conf.delivery
         if delivery == AT_MOST_ONCE:
             self._scheduler.check_broker()
@@ -620,6 +690,13 @@ class Beat:
             self._turn.add(self._outcome.hold(run), run)
             return
         self._push(run, producer, own=own)
+
+    def _name_run(self, run: Run) -> None:
+        rule, send = run.rule, run.send
+        iso, identity = send.at.isoformat(), run.state.identity
+        run.headers = message.headers_of(rule, send, iso)
+        run.own_id = message.id_of(rule, send, iso, self._conf.key_prefix, identity)
+        run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
         """Add the change that carries the message itself, rendered or as Celery makes it."""
@@ -642,6 +719,17 @@ class Beat:
             self._turn.add(self._outcome.inside(run), run)
         if not own:
             self._learn(run, run.push)
+
+    def _captured(self, run: Run, producer: Any) -> bool:
+        """Let Celery make the message of a run that isn't due, to learn from it or to compare it.
+
+        Returns False without a message, and if it left: then the run is recorded.
+        """
+        is_inside = self._one_step.capture(run, producer, self._call_of(run, producer))
+        if not is_inside:
+            self._turn.add(self._outcome.record(run), run)
+        self._learn(run, run.push)
+        return is_inside and run.left and run.error is None
 
     def _learn(self, run: Run, commands: list[list[Any]]) -> None:
         """Render the next messages like this one of Celery's, or compare the two."""

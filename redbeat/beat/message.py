@@ -293,6 +293,16 @@ class Messages:
         tag = f"{tag[:8]}-{tag[8:12]}-{tag[12:16]}-{tag[16:20]}-{tag[20:]}"
         return self._commands(arguments, headers, task_id, tag)
 
+    def source_of(self, rule: Rule) -> object:
+        """What the next message of a rule is rendered from, None if Celery makes it.
+
+        Another object means that something has changed since.
+        """
+        arguments = self._arguments.get(_identity(rule))
+        if self._few or self._around.why or arguments is None or arguments.why:
+            return None
+        return arguments if self._is_valid(arguments.template) else None
+
     def _commands(
         self, arguments: Arguments, headers: Mapping[str, Any], task_id: str, tag: str
     ) -> list[Command]:

@@ -37,6 +37,12 @@ local function stand_by()
   end
 end
 
+-- Returns how many entries are due within a tenth of a second.
+local function crowd_at(at)
+  return at < math.huge and redis.call(
+    'ZCOUNT', schedule, string.format('%.17g', at), string.format('%.17g', at + 0.1)) or 0
+end
+
 -- Idle turns return before the functions below are made, which takes longer than the turn itself.
 if head.idle then
   if holder and holder ~= token and holder ~= head.dead then
@@ -56,7 +62,8 @@ if head.idle then
       redis.pcall('ZADD', aside .. 'beats', now_text, token)
     end
     return {string.format(
-      '{"standing":1,"now":"%s","next":"%.17g","members":%d}', now_text, next_due, members)}
+      '{"standing":1,"now":"%s","next":"%.17g","members":%d,"crowd":%d}',
+      now_text, next_due, members, crowd_at(next_due))}
   end
 end
 
@@ -114,6 +121,10 @@ if look then
 
   if reply.standing == 1 then
     rows, reply.next, keys = look_around(look)
+    local next_due = tonumber(reply.next)
+    if next_due and next_due > now then
+      reply.crowd = crowd_at(next_due)
+    end
   end
   reply.version = calendars_version()
   reply.members = redis.call('ZCARD', schedule)

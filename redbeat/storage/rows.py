@@ -132,7 +132,9 @@ class Look(NamedTuple):
     ``late`` limits the rows that are more than a second late. ``skip`` leaves out keys as long as
     they have the given digest. ``only`` looks at one key, due or not. With ``shares``, beats
     without a lock look at a share each. ``limit=0`` looks at nothing. ``in_hand`` are keys that an
-    earlier look gave out and the beat has not decided about; they are left out.
+    earlier look gave out and the beat has not decided about; they are left out. With ``soon``, it
+    looks at what isn't due yet, but will be within so many seconds, from the member number
+    ``offset`` on.
     """
 
     limit: int = 100
@@ -143,6 +145,8 @@ class Look(NamedTuple):
     only: str = ""
     shares: bool = False
     in_hand: Sequence[str] = ()
+    soon: float = 0.0
+    offset: int = 0
 
 
 class Request(NamedTuple):
@@ -193,7 +197,8 @@ class Reply(NamedTuple):
     """What a turn found; times are UNIX seconds of Redis.
 
     ``standing`` is STANDBY, LEADS (also without a lock) or NEW_LEADER. ``next`` is when there is
-    something to look at, ``now`` or earlier if the look left something, None if never.
+    something to look at, ``now`` or earlier if the look left something, None if never. ``crowd`` is
+    how many entries are due within a tenth of a second from then on.
     ``answers`` has one answer per change. Turns with a ``counts_id`` count ``statics`` and
     ``quarantined`` (-1 otherwise) and return the mark of a loss of the schedule in ``lost``.
     ``side_error`` is an error of a side key, which stopped nothing. ``hands`` are notes of
@@ -216,6 +221,7 @@ class Reply(NamedTuple):
     side_error: str = ""
     hands: Sequence[Hand] = ()
     back: float = 0.0
+    crowd: int = 0
 
 
 def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:

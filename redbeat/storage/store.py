@@ -202,7 +202,7 @@ class Store(reading.Reading):
         if request.lock is not None:
             _, head["ttl"], head["dead"] = request.lock
         busy = busy or self._noted or bool(request.counts_id)
-        head["idle"] = look is not None and not (busy or look.only)
+        head["idle"] = look is not None and not (busy or look.only or look.soon)
         head = {name: value for name, value in head.items() if value}
         if look is not None:
             # Only what differs from an ordinary look, so that an idle turn costs Redis little.

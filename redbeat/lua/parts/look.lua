@@ -129,6 +129,9 @@ local function look_around(wanted)
   end
   local mine = wanted.shares and own_share()
   local list = wanted.only and {wanted.only, redis.call('ZSCORE', schedule, wanted.only) or ''}
+    or wanted.soon and redis.call(
+      'ZRANGEBYSCORE', schedule, '(' .. now_text, string.format('%.17g', now + wanted.soon),
+      'WITHSCORES', 'LIMIT', wanted.offset or 0, limit)
     or candidates(limit, wanted.late or math.huge, skipped, mine)
   for i = 1, #list, 2 do
     local key, found, problem = entry_of(list[i], list[i + 1])

@@ -1,0 +1,137 @@
+"""Runs that are decided before they are due, so that a full minute costs what its changes cost.
+
+If many entries are due at one instant, an idle beat looks at them up to a second before. What it
+decides then is one change each, with the message in it, and these changes go out at the instant.
+A change expects the row and the score that were looked at, so an edit in between is seen, and the
+run is decided again. Only plain runs are decided early: those that leave with their record, with a
+message that is rendered. All others are decided when they are due, and nothing is logged, counted
+or sent before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from redbeat.entries import verdicts
+from redbeat.entries.run import Rule, Run
+from redbeat.storage.rows import Change, Reply, Row, digest_of
+from redbeat.storage.words import SCORE
+
+from . import message
+from .load import Rules
+from .outcome import Outcome
+
+#: How many seconds before an instant to decide; the fewest runs for which that is worth two more
+#: round trips, and the most.
+SECONDS: Final = 1.0
+FEWEST, MOST = 10, 2_000
+
+#: How many rows to look at together, and how many seconds before the instant to stop.
+PAGE: Final = 200
+BREAK: Final = 0.05
+
+#: Seconds after which a run that was decided early is decided again.
+TOO_LATE: Final = 0.5
+
+
+class Decided(NamedTuple):
+    """A run that was decided early, with its change, and what its message was made from."""
+
+    due: float
+    change: Change
+    run: Run
+    source: Any
+
+
+class Early:
+    """The runs of one beat that are decided and not yet due.
+
+    ``is_plain`` says whether the message of a run may leave with its record. ``name_run`` gives a
+    run its headers and ids. ``capture`` lets Celery make its message, and returns whether that's
+    all in ``push``.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        outcome: Outcome,
+        messages: message.Messages,
+        is_plain: Callable[[Rule, Any], bool],
+        name_run: Callable[[Run], None],
+        capture: Callable[[Run, Any], bool],
+    ) -> None:
+        self._rules, self._outcome, self._messages = rules, outcome, messages
+        self._is_plain, self._name_run, self._capture = is_plain, name_run, capture
+        #: Sorted by when they are due.
+        self._decided: list[Decided] = []
+        #: The keys of those runs; a look at them changes nothing.
+        self.keys: set[str] = set()
+        #: Until when everything has been looked at, Redis's time.
+        self._until = 0.0
+
+    def wants(self, reply: Reply, within: float = SECONDS) -> bool:
+        """Whether the next instant is near, and has so many runs that deciding early helps."""
+        if reply.next is None or reply.crowd < FEWEST or reply.next <= self._until:
+            return False
+        return reply.now < reply.next <= reply.now + within
+
+    def begin(self, reply: Reply) -> None:
+        """What is due in the next second is decided now, or else when it's due."""
+        self._until = reply.now + SECONDS
+
+    def clear(self) -> None:
+        self._decided.clear()
+        self.keys.clear()
+
+    def decide(self, rows: Iterable[Row], producer: Any) -> None:
+        """Decide about rows that are not due. Nothing is sent, and no error is told here."""
+        for row in rows:
+            try:
+                decided = self._decide(row, float(row.score), producer)
+            except Exception:
+                continue
+            if decided is not None:
+                self._decided.append(decided)
+                self.keys.add(row.key)
+
+    def _decide(self, row: Row, due: float, producer: Any) -> Decided | None:
+        run = self._rules.run_of(row, due)
+        rule = run.rule
+        if row.inbox or rule.policy.exclude or not self._is_plain(rule, producer):
+            return None
+        known = verdicts.Known(rule, rule.plan, run.history, run.state, due, due)
+        run.verdict = verdicts.judge(known, [])
+        if run.verdict.send is None:
+            return None
+        self._name_run(run)
+        push = self._messages.render(rule, run.headers, run.task_id)
+        if push is not None:
+            run.push, run.left = push, True
+        elif self._messages.source_of(rule) is None or not self._capture(run, producer):
+            return None
+        change = self._outcome.inside(run)
+        change.expect, change.covers = digest_of(row, SCORE), SCORE
+        return Decided(due, change, run, self._messages.source_of(rule))
+
+    def due(self, now: float, most: int, producer: Any) -> list[tuple[Change, Run]]:
+        """Take up to ``most`` runs that are due now, the newest first.
+
+        What Celery would send otherwise now, or what comes too late, is left to the next look.
+        """
+        count = bisect_right(self._decided, now, key=attrgetter("due"))
+        if not count:
+            return []
+        first = max(count - most, 0)
+        taken, self._decided[first:count] = self._decided[first:count], []
+        self.keys.difference_update(one.change.key for one in taken)
+        self._messages.begin(producer)
+        found: list[tuple[Change, Run]] = []
+        for due, change, run, source in taken:
+            is_current = source is self._messages.source_of(run.rule)
+            if self._is_plain(run.rule, producer) and is_current and now - due < TOO_LATE:
+                run.now = now
+                found.append((change, run))
+        return found

@@ -1,0 +1,190 @@
+"""What a beat decides before it's due leaves at its time, once, and as it is stored by then."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.signals import before_task_publish
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat import early
+from redbeat.storage.rows import Request
+from tests.servers import RedisServer
+
+from .worlds import SCHEDULE, World, empty_broker
+
+pytestmark = pytest.mark.standalone
+
+#: How many entries are due at one instant, and in how many seconds.
+CROWD, SOON = 24, 0.7
+
+
+@pytest.fixture
+def world(app: Celery, redis_client: Any, redis_server: RedisServer) -> Iterator[World]:
+    with empty_broker(app, redis_server.url) as broker:
+        world = World(app, redis_client, broker)
+        yield world
+        world.close()
+
+
+@pytest.fixture
+def requests() -> list[Request]:
+    """The requests of the beat of :func:`decided`."""
+    return []
+
+
+def crowd(world: World, count: int = CROWD, **more: Any) -> list[str]:
+    keys = [world.put(f"e{number:02}", args=[number], **more) for number in range(count)]
+    world.client.zadd(SCHEDULE, dict.fromkeys(keys, world.now + SOON))
+    return keys
+
+
+def decided(world: World, requests: list[Request]) -> Any:
+    """Return a beat that waits for the instant of :func:`crowd`."""
+    beat = world.beat()
+    beat.store.before.append(requests.append)
+    while beat.tick() == 0:
+        pass
+    return beat
+
+
+def looked_early(requests: list[Request]) -> bool:
+    return any(one.look is not None and one.look.soon for one in requests)
+
+
+def run(beat: Any, until: Callable[[], bool]) -> None:
+    """Tick as a beat service does, for at most ten seconds."""
+    end = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(min(beat.tick(), 1.0))
+
+
+def names(world: World) -> list[str]:
+    return sorted(message.name for message in world.messages)
+
+
+def test_a_crowd_leaves_at_its_time_without_another_look(
+    world: World, requests: list[Request]
+) -> None:
+    keys = crowd(world)
+    at = float(world.client.zscore(SCHEDULE, keys[0]))
+    beat = decided(world, requests)
+    assert looked_early(requests)
+    assert world.messages == []
+    assert world.now < at
+    requests.clear()
+
+    run(beat, lambda: len(world.messages) >= CROWD)
+
+    assert next(len(one.changes) for one in requests if one.changes) == CROWD
+    assert names(world) == [f"e{number:02}" for number in range(CROWD)]
+    assert {one.scheduled_at for one in world.messages} == {world.messages[0].scheduled_at}
+    assert [world.runs(key) for key in keys] == [1] * CROWD
+    assert world.client.hlen(".redbeat::hands") == 0
+
+
+def change_definition(world: World, key: str, **fields: Any) -> None:
+    stored = json.loads(world.client.hget(key, "definition"))
+    world.client.hset(key, "definition", json.dumps({**stored, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("edit", "leaves"),
+    [
+        (lambda world, key: change_definition(world, key, args=["new"]), True),
+        (lambda world, key: change_definition(world, key, enabled=False), False),
+        (lambda world, key: world.client.zadd(SCHEDULE, {key: world.now + 60}), False),
+        (lambda world, key: RedBeatSchedulerEntry.from_key(key, world.app).delete(), False),
+        (lambda world, key: RedBeatSchedulerEntry.from_key(key, world.app).pause(), False),
+    ],
+    ids=["changed", "disabled", "moved", "deleted", "paused"],
+)
+def test_an_edit_in_between_counts(
+    world: World, requests: list[Request], edit: Callable[[World, str], Any], leaves: bool
+) -> None:
+    keys = crowd(world)
+    beat = decided(world, requests)
+    edit(world, keys[0])
+
+    run(beat, lambda: len(world.messages) >= CROWD - (not leaves))
+    run(beat, lambda: world.client.zcount(SCHEDULE, 0, world.now) == 0)
+
+    assert names(world) == [f"e{number:02}" for number in range(not leaves, CROWD)]
+    if leaves:
+        assert next(one.args for one in world.messages if one.name == "e00") == ["new"]
+
+
+def test_a_trigger_in_between_is_a_run_more(world: World, requests: list[Request]) -> None:
+    keys = crowd(world)
+    beat = decided(world, requests)
+    RedBeatSchedulerEntry.from_key(keys[0], world.app).trigger()
+
+    run(beat, lambda: len(world.messages) > CROWD)
+
+    assert names(world).count("e00") == 2
+
+
+def test_a_signal_that_is_connected_in_between_is_sent(
+    world: World, requests: list[Request]
+) -> None:
+    crowd(world)
+    beat = decided(world, requests)
+    heard: list[Any] = []
+
+    def hear(sender: Any = None, **_: Any) -> None:
+        heard.append(sender)
+
+    before_task_publish.connect(hear)
+    try:
+        run(beat, lambda: len(world.messages) >= CROWD)
+    finally:
+        before_task_publish.disconnect(hear)
+    assert len(heard) == CROWD
+
+
+def test_the_runs_of_a_killed_beat_leave_once(world: World, requests: list[Request]) -> None:
+    keys = crowd(world)
+    decided(world, requests)
+    world.client.delete("redbeat::lock")  # as after its time to live
+
+    run(decided(world, []), lambda: len(world.messages) >= CROWD)
+
+    assert names(world) == [f"e{number:02}" for number in range(CROWD)]
+    assert [world.state(key).failing for key in keys] == [None] * CROWD
+
+
+@pytest.mark.parametrize(
+    "settings", [{"redbeat_lock_key": None}, {"redbeat_max_rate": 1000}, {}], ids=str
+)
+def test_beats_that_share_the_work_and_few_runs_are_not_decided_early(
+    world: World, requests: list[Request], settings: dict[str, Any]
+) -> None:
+    world.app.conf.update(settings)
+    count = CROWD if settings else early.FEWEST - 1
+    crowd(world, count)
+    beat = decided(world, requests)
+
+    run(beat, lambda: len(world.messages) >= count)
+
+    assert not looked_early(requests)
+
+
+def test_what_is_newer_does_not_wait_for_a_large_crowd(
+    world: World, requests: list[Request]
+) -> None:
+    keys = crowd(world, 300)
+    at = float(world.client.zscore(SCHEDULE, keys[0]))
+    newer = world.put("newer", args=[0])
+    world.client.zadd(SCHEDULE, {newer: at + 0.05})
+    beat = decided(world, requests)
+    time.sleep(max(at + 0.06 - world.now, 0.0))  # the beat was busy with something else
+
+    run(beat, lambda: len(world.messages) >= 301)
+
+    assert [one.name for one in world.messages].index("newer") <= 100
