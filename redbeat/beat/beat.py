@@ -533,8 +533,6 @@ class Beat:
                 break
             self._early.decide(page.rows, producer)
             offset += len(page.rows)
-        if offset:
-            self.look(Look(limit=0))  # nothing is in hand any more
         return 0.0
 
     def _is_plain(self, rule: Rule, producer: Any) -> bool:
@@ -894,8 +892,11 @@ class Beat:
             self._failed(run, run.error or RuntimeError(why))
 
     def _decide_again(self, run: Run, row: Row | None) -> None:
-        """Decide again about a changed entry; if it's the second time in a row, hold the run."""
-        if row is not None:
+        """Decide again about a changed entry; if it's the second time in a row, hold the run.
+
+        If its score was moved to later, a look finds it then.
+        """
+        if row is not None and (run.stage != INSIDE or is_due(row, self._turn.time())):
             self._again.append(row)
         if run.stage == INSIDE:
             if run.row.key in self._edited:

@@ -27,7 +27,8 @@ from .outcome import Outcome
 #: How many seconds before an instant to decide; the fewest runs for which that is worth two more
 #: round trips, and the most.
 SECONDS: Final = 1.0
-FEWEST, MOST = 10, 2_000
+FEWEST = 10
+MOST: Final = 2_000
 
 #: How many rows to look at together, and how many seconds before the instant to stop.
 PAGE: Final = 200

@@ -304,12 +304,15 @@ class Outcome:
         change.index.append([*failed, change.key])
 
     def _guarded(self, change: Change, run: Run) -> Change:
-        """Let a change apply only if all is as it was at the look, and it isn't too late."""
+        """Let a change apply only if all is as it was at the look, and neither early nor too late.
+
+        Early, because Redis's clock may go back after the look.
+        """
         covers = "" if run.history.last_run_at is not None else words.SCORE
         if run.rule.policy.exclude:
             covers += words.CALENDARS
         change.expect, change.covers = digest_of(run.row, covers, self.version), covers
-        change.not_after = run.now + VALID
+        change.not_before, change.not_after = run.now, run.now + VALID
         return change
 
     # -- answers -------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Change:
             replaces the one that begins the same. ``lines`` of them stay.
         index: writes to side keys, [command, name of the side key, arguments...]. Their errors
             stop nothing. ``FORGET`` removes a field that still has the given text.
-        not_after: the time of Redis after which the change comes too late.
+        not_before, not_after: the times of Redis between which the change may be applied.
     """
 
     key: str
@@ -112,6 +112,7 @@ class Change:
     take: str = ""
     results: list[tuple[str, str]] = field(default_factory=list)
     index: list[list[str]] = field(default_factory=list)
+    not_before: float | None = None
     not_after: float | None = None
 
 

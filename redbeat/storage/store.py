@@ -40,7 +40,7 @@ _FIELDS: Final = Change.__slots__
 _values: Final = attrgetter(*_FIELDS)
 _USUAL: Final = (None, *_values(Change(""))[1:])
 #: Fields that travel as text, because Lua's JSON rounds numbers.
-_NUMBERS: Final = ("score", "add", "not_after")
+_NUMBERS: Final = ("score", "add", "not_after", "not_before")
 
 IS_DONE: Final = Answer(DONE)
 

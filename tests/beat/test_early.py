@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.signals import before_task_publish
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat import early
 from redbeat.storage.rows import Request
 from tests.servers import RedisServer
@@ -39,9 +40,16 @@ def requests() -> list[Request]:
 
 
 def crowd(world: World, count: int = CROWD, **more: Any) -> list[str]:
-    keys = [world.put(f"e{number:02}", args=[number], **more) for number in range(count)]
-    world.client.zadd(SCHEDULE, dict.fromkeys(keys, world.now + SOON))
-    return keys
+    """Store entries that run each hour, next in :data:`SOON` seconds; return their keys."""
+    entries = [
+        RedBeatSchedulerEntry(f"e{number:02}", "proj.note", 3600, [number], app=world.app, **more)
+        for number in range(count)
+    ]
+    last = datetime.fromtimestamp(world.now + count * 0.003 + SOON - 3600, timezone.utc)
+    for entry in entries:
+        entry.last_run_at = last
+        entry.save()
+    return [entry.key for entry in entries]
 
 
 def decided(world: World, requests: list[Request]) -> Any:
@@ -77,8 +85,11 @@ def test_a_crowd_leaves_at_its_time_without_another_look(
     beat = decided(world, requests)
     assert looked_early(requests)
     assert world.messages == []
+    assert world.client.hlen(".redbeat::hands") == 0, "a beat that follows suspects no entry"
     assert world.now < at
     requests.clear()
+    begun: list[float] = []
+    beat.store.before.append(lambda request: begun.append(world.now) if request.changes else None)
 
     run(beat, lambda: len(world.messages) >= CROWD)
 
@@ -86,7 +97,7 @@ def test_a_crowd_leaves_at_its_time_without_another_look(
     assert names(world) == [f"e{number:02}" for number in range(CROWD)]
     assert {one.scheduled_at for one in world.messages} == {world.messages[0].scheduled_at}
     assert [world.runs(key) for key in keys] == [1] * CROWD
-    assert world.client.hlen(".redbeat::hands") == 0
+    assert begun[0] >= at
 
 
 def change_definition(world: World, key: str, **fields: Any) -> None:
@@ -118,6 +129,32 @@ def test_an_edit_in_between_counts(
     assert names(world) == [f"e{number:02}" for number in range(not leaves, CROWD)]
     if leaves:
         assert next(one.args for one in world.messages if one.name == "e00") == ["new"]
+
+
+def test_a_calendar_that_changes_in_between_counts(world: World, requests: list[Request]) -> None:
+    Schedule(world.app).save_calendar(Calendar("de"))
+    keys = crowd(world, exclude="de")
+    beat = decided(world, requests)
+    today = datetime.fromtimestamp(world.now, timezone.utc).date()
+    excluded = Calendar("de", days=[(today, today + timedelta(days=1))])
+    world.client.hset(".redbeat::calendars", "de", excluded.to_json())
+    world.client.set(".redbeat::calendars-version", "written by another program")
+
+    run(beat, lambda: float(world.client.zscore(SCHEDULE, keys[-1])) > world.now + 60)
+
+    assert world.messages == []
+
+
+def test_a_beat_that_comes_late_decides_again(world: World, requests: list[Request]) -> None:
+    keys = crowd(world)
+    at = float(world.client.zscore(SCHEDULE, keys[0]))
+    beat = decided(world, requests)
+    time.sleep(at + early.TOO_LATE + 0.05 - world.now)
+
+    run(beat, lambda: len(world.messages) >= CROWD)
+
+    entry = RedBeatSchedulerEntry.from_key(keys[0], world.app)
+    assert entry.last_run_at.timestamp() > at + early.TOO_LATE
 
 
 def test_a_trigger_in_between_is_a_run_more(world: World, requests: list[Request]) -> None:

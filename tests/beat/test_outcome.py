@@ -270,6 +270,7 @@ def test_a_run_expects_what_was_looked_at_and_never_a_first_runs_moved_score(
 
     assert change.expect == digest_of(run.row, "s")
     assert change.expect != digest_of(run.row._replace(score="2"), "s")
+    assert change.not_before == run.now
     assert change.not_after == pytest.approx(run.now + 5)
     _, record = world.run(RECORD)
     assert record.not_after is None

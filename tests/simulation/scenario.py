@@ -514,6 +514,19 @@ PROFILES: Final = {
         duration=(30.0, 60.0),
         lock_timeouts=(5.0,),
     ),
+    # One leader decides each run in the second before it's due, as otherwise only many of one
+    # instant; see ``FEWEST_EARLY`` in runner.py.
+    "early": Profile(
+        EVERYDAY,
+        EDITS,
+        (*STEP_FAULTS, "kill"),
+        ("restart", "stall", "memory full", "replica", "lock deleted"),
+        tuple(CLOCK_FAULTS),
+        entries=(4, 8),
+        many_operations=(4, 12),
+        separate_broker=(False,),
+        locked=(True,),
+    ),
     # Data loss of static entries, which a beat then writes again.
     "losses": Profile(
         (),

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(LONGEST)
 #: Profiles of the short run; the others take longer, or occur in tests/faults too.
 QUICK = (
     *("calm", "data", "failovers", "legacy"),
-    *("raw", "limits", "network", "policies", "unrecorded"),
+    *("raw", "limits", "network", "policies", "unrecorded", "early"),
 )
 #: Number of tests that share these profiles. Each starts an interpreter, which takes a second.
 PARTS = 3

@@ -212,6 +212,15 @@ def test_a_change_that_comes_too_late_is_stale(place: Place) -> None:
     assert place.words(change) == [words.DONE], "it was applied, so it is not too late"
 
 
+def test_a_change_that_comes_before_its_time_is_stale(place: Place) -> None:
+    key = place.put("a", score=1)
+    change = record(place.row(key), not_before=place.now + 60, score=5)
+    assert place.words(change) == [words.STALE]
+    assert place.score(key) == 1
+    change.not_before = place.now - 0.001
+    assert place.words(change) == [words.DONE]
+
+
 def test_one_surrogate_refuses_one_change(place: Place) -> None:
     keys = [place.put(name) for name in "abcd"]
     changes = [record(place.row(key), score=9) for key in keys]

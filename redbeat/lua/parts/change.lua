@@ -116,7 +116,8 @@ local function objection(change, key, found, problem)
   elseif not found[1] and writes_hash(change) and not set.definition and not problem then
     return 'absent'
   end
-  if change.not_after and tonumber(change.not_after) < now then
+  local is_late = change.not_after and tonumber(change.not_after) < now
+  if is_late or (change.not_before and tonumber(change.not_before) > now) then
     return 'stale'
   end
   local why = refusal(change, key, problem)

@@ -7,6 +7,7 @@ from typing import Final
 from . import (
     brokers,
     changes,
+    early,
     locks,
     looks,
     messages,
@@ -21,7 +22,8 @@ from .mutant import Mutant
 __all__ = ("MUTANTS", "Mutant")
 
 _MODULES: Final = (
-    *(changes, looks, locks, verdicts, occurrences, outcomes, messages, brokers, programs, upkeep),
+    *(changes, looks, locks, verdicts, occurrences, outcomes, messages, early, brokers),
+    *(programs, upkeep),
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(one for module in _MODULES for one in module.MUTANTS)

@@ -59,8 +59,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "late-copy-claims",
         ("A copy of a request that arrives after its decisions have expired is applied."),
         "lua/parts/change.lua",
-        "if change.not_after and tonumber(change.not_after) < now then",
-        "if false then",
+        "local is_late = change.not_after and tonumber(change.not_after) < now",
+        "local is_late = false",
         ("tests/storage/test_changes.py",),
     ),
     Mutant(

@@ -34,7 +34,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "stale-decision",
         "A run is sent although it became too late while Redis was slow.",
         "beat/outcome.py",
-        "change.not_after = run.now + VALID",
+        "change.not_before, change.not_after = run.now, run.now + VALID",
         "pass",
         (
             "tests/beat/test_outcome.py",
