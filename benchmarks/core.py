@@ -19,12 +19,15 @@ from celery import Celery
 from examples.embedded import EmbeddedRedis
 from redbeat import RedBeatScheduler
 
-from .prepared import beat, emptied, make_app, seed_due
+from .prepared import beat, emptied, make_app, seed_due, seed_spread
 from .sides import install_peer, ours
 from .suite import Case, in_turn, run_case
 
 #: The messages of one measurement, and how many times it is repeated.
 RUNS, ROUNDS = 1000, 6
+
+#: In how many seconds the runs of one instant are due.
+AHEAD = 2.0
 
 #: The idle ticks of one measurement.
 TICKS = 300
@@ -67,6 +70,21 @@ class Scene:
                 loop = seconds_of(lambda: bare(self.app))
                 if number or not known:
                     found.append(Taken(taken, used, loop))
+        return found
+
+    def instants(self) -> list[Taken]:
+        """Measure how long after an instant all of its runs are in the queue."""
+        found = []
+        with self.beat() as scheduler:
+            for _ in range(ROUNDS):
+                loop = seconds_of(lambda: bare(self.app))
+                self.client.flushdb()
+                self.broker.delete("celery")
+                instant = time.time() + AHEAD
+                seed_spread(self.client, RUNS, instant, every=3600.0)
+                while self.broker.llen("celery") < RUNS:
+                    time.sleep(min(scheduler.tick(), max(instant - time.time(), 0.0)))
+                found.append(Taken(time.time() - instant, 0.0, loop))
         return found
 
     def _until_sent(self, scheduler: RedBeatScheduler) -> None:
@@ -142,6 +160,11 @@ def main() -> None:
             scene = Scene(one.url, broker)
             print_runs(f"entries that are new, {place}", scene.rounds(known=False))
             print_runs(f"entries that ran before, {place}", scene.rounds(known=True))
+        taken = Scene(one.url, one.url).instants()
+        after = median([each.beat for each in taken])
+        ratio = median([each.beat / each.loop for each in taken])
+        title = "runs of one instant, one server"
+        print(f"{title:36}{after * 1000:6.0f} ms for {RUNS:,}; {ratio:.2f} of the loop")
         seconds, scripts = Scene(one.url, two.url).idle()
         print(f"{'an idle tick':36}{seconds * 1e6:6.0f} us, {scripts:.0f} round trip")
         print_with_peer(one.url, "save() of a new entry", Case("save", 500), "new_each")

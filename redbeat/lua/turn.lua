@@ -37,9 +37,10 @@ local function stand_by()
   end
 end
 
--- Returns how many entries are due within a tenth of a second.
+-- Returns how many entries are due within a tenth of a second, 0 if that is far away: beats come
+-- back every five seconds.
 local function crowd_at(at)
-  return at < math.huge and redis.call(
+  return at < now + 7 and redis.call(
     'ZCOUNT', schedule, string.format('%.17g', at), string.format('%.17g', at + 0.1)) or 0
 end
 
