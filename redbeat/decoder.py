@@ -135,7 +135,7 @@ def storable(value: Any, default: Default, depth: int = 0) -> Any:
     As in the ``json`` module, objects of subclasses of ``str``, ``int``, ``float``, ``list`` and
     ``dict`` lose their class: an ``Enum`` member that is a ``str`` is read back as ``str``.
     """
-    if isinstance(value, (str, int)) or value is None:
+    if type(value) in PLAIN or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
         if not isfinite(value):
@@ -146,27 +146,17 @@ def storable(value: Any, default: Default, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return _dict(value, default, depth)
     if isinstance(value, (list, tuple)):
-        return [
-            item if type(item) in PLAIN else _part(index, item, default, depth)
-            for index, item in enumerate(value)
-        ]
+        return [_part(index, item, default, depth) for index, item in enumerate(value)]
     return _object(value, default, depth)
 
 
 def _part(step: str | int, value: Any, default: Default, depth: int) -> Any:
     """``step`` becomes part of the error's path."""
     try:
-        return storable(value, default, depth + 1)
+        return value if type(value) in PLAIN else storable(value, default, depth + 1)
     except UnstorableError as error:
         error.path.insert(0, step)
         raise
-
-
-def _parts(items: dict[Any, Any], default: Default, depth: int) -> dict[Any, Any]:
-    return {
-        key: item if type(item) in PLAIN else _part(key, item, default, depth)
-        for key, item in items.items()
-    }
 
 
 def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]:
@@ -176,7 +166,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
                 f"the key {key!r} is of type {type(key).__name__}; use a string, "
                 "the only type of keys in JSON"
             )
-    items = _parts(value, default, depth)
+    items = {key: _part(key, item, default, depth) for key, item in value.items()}
     # A user's dict that looks like a tagged dict must not be decoded as one.
     return types.VERBATIM.write(items) if TAG in value and types.type_of_tag(value[TAG]) else items
 
@@ -194,7 +184,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     for rule in value.rrules if isinstance(value, rruleset) else ():
         warn_of_loss(rule)
     if isinstance(written, dict):
-        return _parts(written, default, depth + 1)
+        return {key: _part(key, item, default, depth + 1) for key, item in written.items()}
     return storable(written, default, depth + 1)
 
 
