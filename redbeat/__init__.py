@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         NoQueueError,
         NotAllowedError,
         RedBeatError,
+        RedBeatKeyExpiryError,
         TooManyStepsError,
         UnknownTypeError,
     )
@@ -49,7 +50,7 @@ __all__ += ["PrefixCopy", "Record", "RedBeatScheduler", "RedBeatSchedulerEntry",
 __all__ += ["Schedule", "Shard", "Simulation", "Status"]
 __all__ += ["CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"]
 __all__ += ["InvalidEntryError", "NoQueueError", "NotAllowedError", "RedBeatError"]
-__all__ += ["TooManyStepsError", "UnknownTypeError"]
+__all__ += ["RedBeatKeyExpiryError", "TooManyStepsError", "UnknownTypeError"]
 __all__ += ["__version__", "active_beats", "clocked", "copy_prefix", "copy_untagged"]
 __all__ += ["current_leader", "from_dateutil", "from_ical", "hashed_crontab"]
 __all__ += ["register_schedule_type", "rrule", "rruleset"]
@@ -67,7 +68,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "errors": (
         *("CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"),
         *("InvalidEntryError", "NoQueueError", "NotAllowedError", "RedBeatError"),
-        *("TooManyStepsError", "UnknownTypeError"),
+        *("RedBeatKeyExpiryError", "TooManyStepsError", "UnknownTypeError"),
     ),
     "management.apply": ("Applied",),
     "management.forecast": ("ClockChange", "EntrySimulation", "Forecast", "Simulation"),

@@ -31,6 +31,10 @@ class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
     exit_code = EX_CONFIG
 
 
+class RedBeatKeyExpiryError(RedBeatError):
+    """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``"raise"``."""
+
+
 #: Characters of ``field`` and of ``problem`` in an error message.
 LONGEST_MESSAGE = 500
 

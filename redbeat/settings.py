@@ -141,6 +141,7 @@ class Settings:
     metrics_entries: int = _setting(integer(0, MAX_METRICS_ENTRIES), 200)
     max_failures: int = _setting(integer(1, 1000), 3)
     task_allowlist: Any = _setting(Kind("a list of patterns such as ['proj.tasks.*']", _are_texts))
+    key_expiry_check: str = _setting(one_of("ignore", "warn", "error", "raise"), "error")
 
 
 #: By their names in lower case.
@@ -161,6 +162,10 @@ BEAT_SETTINGS: Final = tuple(name for name in SETTING_KEYS if name.startswith("b
 #: Django's settings of :mod:`redbeat.web.django`, without a namespace: names of permissions.
 VIEW, CHANGE = "REDBEAT_WEB_VIEW_PERMISSION", "REDBEAT_WEB_CHANGE_PERMISSION"
 IN_DJANGO: Final = frozenset({VIEW, CHANGE})
+
+# Meant for RedBeat. RedisBeater is a fork of RedBeat 2, whose settings have the same names with
+# another prefix.
+_PREFIXES: Final = (PREFIX, "redisbeater_")
 
 
 def find_setting(app: Celery, name: str) -> Any:
@@ -197,9 +202,9 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
 def _misspelt(spelling: str, namespace: str) -> list[tuple[str, str]]:
     """(problem, remedy) if the app's namespace is right, but the name after it is unknown."""
     name = spelling.lower().removeprefix(namespace.lower())
-    if name.startswith(PREFIX):
+    if name.startswith(_PREFIXES):
         by_stem = {name.removeprefix(PREFIX): name for name in SETTINGS}
-        nearest = get_close_matches(name.removeprefix(PREFIX), by_stem, n=1)
+        nearest = get_close_matches(name.partition("_")[2], by_stem, n=1)
         remedy = f"did you mean {by_stem[nearest[0]]}?" if nearest else EXPECTED
         return [(f"Unknown setting {spelling}", remedy)]
     if namespace and spelling.startswith(namespace):

@@ -61,6 +61,7 @@ def test_defaults() -> None:
     assert not config.redis_use_ssl
     assert config.redbeat_redis_options == {}
     assert config.endpoint.options.inherited
+    assert config.key_expiry_check == "error"
     assert config.metrics_port is None
     assert config.metrics_host == "127.0.0.1"
     assert config.metrics_entries == 200
@@ -233,6 +234,8 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
         ("redbeat_lock_timeout", True),
         ("redbeat_lock_timeout", float("nan")),
         ("redbeat_lock_timeout", float("inf")),
+        ("redbeat_key_expiry_check", "panic"),
+        ("redbeat_key_expiry_check", ["error"]),
         ("redbeat_redis_use_ssl", "yes"),
         ("redbeat_redis_options", "db=3"),
         ("redbeat_redis_options", [("db", 3)]),
@@ -491,6 +494,21 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
     assert message.startswith("Unknown setting redbeat_xyzzy")
     for name in SETTINGS:
         assert name in message
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("redisbeater_redis_url", "did you mean redbeat_redis_url?"),
+        ("REDISBEATER_LOCK_TIMEOUT", "did you mean redbeat_lock_timeout?"),
+        ("redisbeater_xyzzy", "the valid settings are redbeat_redis_url"),
+    ],
+)
+def test_a_setting_of_redisbeater_is_reported(
+    caplog: pytest.LogCaptureFixture, name: str, remedy: str
+) -> None:
+    (message,) = reported(caplog, make_app(**{name: "s3cret"}))
+    assert message.startswith(f"Unknown setting {name}: {remedy}")
 
 
 def test_an_empty_lock_key_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,9 @@ def test_every_script_part_has_a_header() -> None:
 
 
 def test_what_the_package_exports_exists() -> None:
-    assert {"RedBeatScheduler", "RedBeatSchedulerEntry"} <= set(redbeat.__all__)
+    assert {"RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"} <= set(
+        redbeat.__all__
+    )
     assert all(hasattr(redbeat, name) for name in redbeat.__all__)
 
 

@@ -105,7 +105,8 @@ class Upkeep:
     def check(self) -> None:
         """Check the server once in the life of this beat. A few round trips.
 
-        Raises :exc:`ConfigurationError` if the entries lie in shards that the settings don't name.
+        Raises :exc:`ConfigurationError` if the entries lie in shards that the settings don't name,
+        and :exc:`RedBeatKeyExpiryError` if ``redbeat_key_expiry_check`` says so.
         """
         if self._checked:
             return
@@ -113,7 +114,7 @@ class Upkeep:
         problem = self._conf.shards == 1 and checks.LayoutNote.read(self._store).problem(1)
         if problem:
             raise ConfigurationError(problem)
-        checks.check_eviction(self._store)
+        checks.check_eviction(self._store, self._conf.key_expiry_check)
         checks.warn_about_untagged(self._store, self._conf)
         self._checked = True
 

@@ -152,12 +152,15 @@ def problems_of(
         stops = [finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")]
     else:
         stops = [*_of_beats(counts, conf), *_of_a_beat(counts)]
-    risk = server.get("eviction")
-    risks = [finding("eviction", f"Redis may evict entries: {risk}")] if risk else []
-    return [*stops, *_of_entries(counts, conf, overdue, max_late), *risks]
+    return [*stops, *_of_entries(counts, conf, overdue, max_late), *_risks(server, conf)]
 
 
 # -- what stops beats ------------------------------------------------------------------------------
+
+
+def _risks(server: Mapping[str, str], conf: RedBeatConfig) -> Iterator[Finding]:
+    if conf.key_expiry_check != "ignore" and (risk := server.get("eviction")):
+        yield finding("eviction", f"Redis may evict entries: {risk}")
 
 
 def _of_beats(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:

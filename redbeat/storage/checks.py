@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 
 from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
-from redbeat.errors import described
+from redbeat.errors import RedBeatKeyExpiryError, described
 from redbeat.manual import MANUAL
 from redbeat.printing import get_logger
 
@@ -23,18 +23,29 @@ logger = get_logger("celery.beat")
 
 MESSAGE = (
     "Redis may evict keys of the schedule: %s. "
-    "Set maxmemory-policy to noeviction or to a volatile-* policy."
+    "Set maxmemory-policy to noeviction or to a volatile-* policy, "
+    "or set redbeat_key_expiry_check to 'ignore'."
 )
 
 
-def check_eviction(store: Store) -> None:
-    """Log an eviction policy that lets Redis delete entries. One round trip."""
+def check_eviction(store: Store, mode: str) -> None:
+    """Report an eviction policy that lets Redis delete entries.
+
+    ``mode`` is the setting ``redbeat_key_expiry_check``: the level of the log line, ``raise`` for
+    :exc:`RedBeatKeyExpiryError`, or ``ignore``. One round trip, none to ``ignore``.
+    """
+    if mode == "ignore":
+        return
     found = store.server()
     if refusal := found.get("refusal"):
         message = "beat: Cannot tell whether Redis may evict keys of the schedule: %s"
         logger.warning(message, refusal)
-    if risk := found.get("eviction"):
-        logger.error(MESSAGE, risk)
+    risk = found.get("eviction")
+    if risk and mode == "raise":
+        raise RedBeatKeyExpiryError(MESSAGE % risk)
+    if risk:
+        report = logger.warning if mode == "warn" else logger.error
+        report(MESSAGE, risk)
 
 
 class LayoutNote(NamedTuple):

@@ -256,12 +256,21 @@ def test_settings_without_effect_are_reported(run: Run, app: Celery) -> None:
     assert "redbeat_lock_timeout" in report["remedy"]
 
 
-def test_an_empty_lock_key_is_reported(run: Run, app: Celery) -> None:
-    app.conf.redbeat_lock_key = ""
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("redisbeater_redis_url", "redis://", "did you mean redbeat_redis_url"),
+        ("redbeat_lock_key", "", "use None"),
+    ],
+)
+def test_unwise_settings_are_reported(
+    run: Run, app: Celery, name: str, value: str, remedy: str
+) -> None:
+    app.conf[name] = value
     report, *others = run("doctor", "--json").json
     assert {one["kind"] for one in others} <= {"beats"}, "without a lock, beats say that they work"
-    assert "redbeat_lock_key" in report["problem"]
-    assert "use None" in report["remedy"]
+    assert name in report["problem"]
+    assert remedy in report["remedy"]
 
 
 def test_impossible_settings_are_reported(run: Run, app: Celery) -> None:

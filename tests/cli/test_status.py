@@ -237,7 +237,9 @@ def server(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     redis_client.config_set("maxmemory-policy", "noeviction")
 
 
-def test_a_server_that_may_evict_entries_is_a_warning(run: Run, server: redis.Redis) -> None:
+def test_a_server_that_may_evict_entries_is_a_warning(
+    run: Run, app: Celery, server: redis.Redis
+) -> None:
     """Nothing is lost yet, so the exit code stays 0."""
     server.set("redbeat::lock", new_token(), ex=60)
     server.config_set("maxmemory", 1 << 30)
@@ -248,6 +250,9 @@ def test_a_server_that_may_evict_entries_is_a_warning(run: Run, server: redis.Re
     assert f"WARNING: {evicts}" in ran.lines
     (found,) = run("status", "--json").json
     assert (found["healthy"], found["problems"]) == (True, [evicts])
+    app.conf.redbeat_key_expiry_check = "ignore"
+    app.redbeat_conf = None
+    assert "evict" not in run("status").out
 
 
 @pytest.mark.standalone

@@ -20,7 +20,7 @@ from tests.deployments import PREFIX
 from .conftest import World, interval_json
 
 NAMES = {
-    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry"],
+    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"],
     "redbeat.schedulers": [
         "RedBeatScheduler",
         "RedBeatSchedulerEntry",

@@ -8,6 +8,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatKeyExpiryError
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
@@ -41,14 +42,33 @@ def reported_levels(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in log.records if "may evict" in record.getMessage()]
 
 
+@pytest.mark.parametrize(
+    ("mode", "levels"), [("ignore", []), ("warn", ["WARNING"]), ("error", ["ERROR"])]
+)
 def test_eviction_is_reported_once_and_the_beat_goes_on(
-    full: World, log: pytest.LogCaptureFixture
+    full: World, log: pytest.LogCaptureFixture, mode: str, levels: list[str]
 ) -> None:
+    full.app.conf.redbeat_key_expiry_check = mode
     full.put("a")
     scheduler = full.scheduler()
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
+    assert reported_levels(log) == levels
+
+
+def test_raise_stops_the_beat(full: World) -> None:
+    full.app.conf.redbeat_key_expiry_check = "raise"
+    full.put("a")
+    scheduler = full.scheduler()
+    with pytest.raises(RedBeatKeyExpiryError, match=r"allkeys-lru.*redbeat_key_expiry_check"):
+        scheduler.tick()
+    assert scheduler.sent == []
+    assert full.run_count("a") == 0
+
+
+def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:
+    full.scheduler().tick()
     assert reported_levels(log) == ["ERROR"]
 
 

@@ -43,6 +43,7 @@ from redbeat import (
     PrefixCopy,
     Record,
     RedBeatError,
+    RedBeatKeyExpiryError,
     RedBeatScheduler,
     RedBeatSchedulerEntry,
     RunResult,
@@ -228,6 +229,7 @@ def extend() -> None:
     assert_type(from_ical("RRULE:FREQ=DAILY"), rrule | rruleset)
     redbeat.worker.enable(app)
     assert_type(redbeat.__version__, str)
+    assert issubclass(RedBeatKeyExpiryError, RedBeatError)
     assert issubclass(UnknownTypeError, CannotRunHereError)
     assert issubclass(TooManyStepsError, InvalidEntryError)
     assert issubclass(NotAllowedError, RedBeatError)
