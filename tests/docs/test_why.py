@@ -35,7 +35,7 @@ def paused(client: Any, app: Celery) -> None:
 
 
 def misspelt_task(client: Any, app: Celery) -> None:
-    @app.task(name="proj.report")
+    @app.task(name="proj.report", shared=False)
     def report() -> None: ...
 
     written(client, task="proj.reprot")
