@@ -26,7 +26,7 @@ from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
 from .command import Console, command
-from .edit import OPTION_OF
+from .edit import OPTION_OF, warn_of_unknown_names
 from .operate import progress_text
 from .options import INSTANT, entry_argument, existing, load, match_option, option, wide_option
 
@@ -133,6 +133,7 @@ def show(console: Console, name: str) -> None:
     if occurrences:
         console.write()
         _print_history(console, entry, occurrences)
+    warn_of_unknown_names(console, [entry])
     _warn_if_stopped(console)
 
 

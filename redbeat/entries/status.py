@@ -225,7 +225,10 @@ def record_of(row: Row, name: str, now: float, load: Callable[[Row], Any]) -> Re
         except DecodeError as error:
             problem = str(error)
     kept = shown_state(row, now)
-    state, due_at = state_shown(row, kept, entry), due_at_of(row, kept, now)
+    state = state_shown(row, kept, entry)
+    # RedBeat 2 and other programs leave the score of what they disable.
+    never = state == PAUSED and not (kept.waiting or row.inbox)
+    due_at = None if never else due_at_of(row, kept, now)
     failing = failing_of(row, kept, now) if state == FAILING else None
     if failing is not None:
         problem = failing.reason

@@ -248,3 +248,15 @@ def test_both_problems_of_an_entry_are_named(run: Run, redis_client: Any) -> Non
 
     assert "unknown key 'evry'" in found["problem"]
     assert found["problem"].endswith("RedBeat does not know the field 'max_run'")
+
+
+def test_a_paused_entry_is_not_due_whatever_its_score(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    """RedBeat 2 leaves the score of an entry that it disables."""
+    make("off", 30, enabled=False)
+    redis_client.zadd("redbeat::schedule", {"redbeat:off": 1})
+    (found,) = run("list", "--json").json
+    assert (found["state"], found["due_at"]) == ("paused", None)
+    assert "late" not in run("list").out
+    assert "Due " not in run("show", "off").out

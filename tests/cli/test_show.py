@@ -356,3 +356,13 @@ def test_show_says_who_makes_the_messages(
         "Messages rendered",
         "Messages made by Celery: its option countdown is a time",
     ]
+
+
+def test_a_task_that_the_app_does_not_know_is_named(run: Run, app: Celery, make: Make) -> None:
+    @app.task(name="proj.report", shared=False)
+    def report() -> None: ...
+
+    make("nightly", task="proj.raport")
+    assert "'proj.raport' is not registered in this app; did you mean 'proj.report'?" in (
+        run("show", "nightly").err
+    )
