@@ -131,9 +131,8 @@ class Beat:
         self._own_tick = OwnTick(self, scheduler, self._own)
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
         self._early = Early(
-            *(self.rules, self._outcome, self._messages),
+            *(self.rules, self._outcome, self._messages, conf.key_prefix),
             is_plain=self._is_plain,
-            name_run=self._name_run,
             capture=self._captured,
         )
         self._skip = trouble.SkipList()
@@ -671,7 +670,7 @@ class Beat:
             return
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
-        self._name_run(run)
+        message.name_run(run, send, self._conf.key_prefix)
         delivery = rule.policy.delivery or self._conf.delivery
         if delivery == AT_MOST_ONCE:
             self._scheduler.check_broker()
@@ -688,13 +687,6 @@ class Beat:
             self._turn.add(self._outcome.hold(run), run)
             return
         self._push(run, producer, own=own)
-
-    def _name_run(self, run: Run) -> None:
-        rule, send = run.rule, run.send
-        iso, identity = send.at.isoformat(), run.state.identity
-        run.headers = message.headers_of(rule, send, iso)
-        run.own_id = message.id_of(rule, send, iso, self._conf.key_prefix, identity)
-        run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
         """Add the change that carries the message itself, rendered or as Celery makes it."""

@@ -50,9 +50,8 @@ class Decided(NamedTuple):
 class Early:
     """The runs of one beat that are decided and not yet due.
 
-    ``is_plain`` says whether the message of a run may leave with its record. ``name_run`` gives a
-    run its headers and ids. ``capture`` lets Celery make its message, and returns whether that's
-    all in ``push``.
+    ``is_plain`` says whether the message of a run may leave with its record. ``capture`` lets
+    Celery make a message, and returns whether that's all in ``push``.
     """
 
     def __init__(
@@ -60,12 +59,12 @@ class Early:
         rules: Rules,
         outcome: Outcome,
         messages: message.Messages,
+        prefix: str,
         is_plain: Callable[[Rule, Any], bool],
-        name_run: Callable[[Run], None],
         capture: Callable[[Run, Any], bool],
     ) -> None:
         self._rules, self._outcome, self._messages = rules, outcome, messages
-        self._is_plain, self._name_run, self._capture = is_plain, name_run, capture
+        self._prefix, self._is_plain, self._capture = prefix, is_plain, capture
         #: Sorted by when they are due.
         self._decided: list[Decided] = []
         #: The keys of those runs; a look at them changes nothing.
@@ -107,7 +106,7 @@ class Early:
         run.verdict = verdicts.judge(known, [])
         if run.verdict.send is None:
             return None
-        self._name_run(run)
+        message.name_run(run, run.verdict.send, self._prefix)
         push = self._messages.render(rule, run.headers, run.task_id)
         if push is not None:
             run.push, run.left = push, True

@@ -30,7 +30,7 @@ from redbeat.codec.stored import json_chunks
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.definition import SCALARS, TIMES, evaluated, seconds_of
-from redbeat.entries.run import Rule
+from redbeat.entries.run import Rule, Run
 from redbeat.entries.verdicts import Send
 from redbeat.entry import check_allowed
 from redbeat.errors import described
@@ -117,13 +117,20 @@ def options_of(
     return options
 
 
-def id_of(rule: Rule, send: Send, iso: str, prefix: str, identity: str) -> str:
-    """The task id of a run, the same each time it is sent."""
+def name_run(run: Run, send: Send, prefix: str) -> None:
+    """Give a run its headers, and its task id: the same each time it is sent.
+
+    An id in the entry's options wins.
+    """
+    rule, iso = run.rule, send.at.isoformat()
+    run.headers = headers_of(rule, send, iso)
     if send.held is not None:
-        return send.held.id
-    if send.kind == "triggered":
-        return task_id_of(prefix, rule.name, f"trigger {send.id}")
-    return task_id_of(prefix, rule.name, iso, identity)
+        run.own_id = send.held.id
+    elif send.kind == "triggered":
+        run.own_id = task_id_of(prefix, rule.name, f"trigger {send.id}")
+    else:
+        run.own_id = task_id_of(prefix, rule.name, iso, run.state.identity)
+    run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
 
 
 def publish(scheduler: Any, entry: Any, options: dict[str, Any], producer: Any) -> Any:

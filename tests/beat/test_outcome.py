@@ -279,5 +279,6 @@ def test_a_run_expects_what_was_looked_at_and_never_a_first_runs_moved_score(
 def test_a_held_run_keeps_its_id_whatever_its_entry_is_by_now(world: World) -> None:
     run, _ = world.run(HOLD)
     held = Hold("scheduled", AT.timestamp(), "its id", 0.0)
-    send = run.send._replace(held=held)
-    assert message.id_of(run.rule, send, AT.isoformat(), "redbeat:", "another") == "its id"
+    run.state.identity = "another"
+    message.name_run(run, run.send._replace(held=held), "redbeat:")
+    assert (run.own_id, run.task_id) == ("its id", "its id")

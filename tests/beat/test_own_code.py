@@ -19,7 +19,7 @@ from sentry_sdk.integrations.celery import _wrap_task_run
 from sentry_sdk.integrations.celery.beat import _wrap_beat_scheduler
 
 from redbeat import RedBeatSchedulerEntry, rrule
-from redbeat.beat.message import headers_of, id_of
+from redbeat.beat.message import name_run
 from redbeat.beat.one_step import OneStep
 from redbeat.beat.own_code import OwnCall, OwnCode
 from redbeat.beat.send import Sender
@@ -107,9 +107,9 @@ class World:
             options=entry.options,
         )
         run = run_of(name, rule, kind, definition=definition, policy=policy)
-        run.state.identity, iso = identity, run.at.isoformat()
-        run.headers = headers_of(rule, run.send, iso)
-        run.own_id = id_of(rule, run.send, iso, "redbeat:", identity)
+        run.state.identity, given = identity, run.task_id
+        name_run(run, run.send, "redbeat:")
+        run.task_id = given
         return run
 
     def send(self, run: Run) -> OwnCall:

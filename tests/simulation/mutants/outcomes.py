@@ -286,8 +286,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "id-from-present",
         "The task id comes from the present and not from the nominal instant.",
         "beat/message.py",
-        "return task_id_of(prefix, rule.name, iso, identity)",
-        ("import time\n\n    return task_id_of(prefix, rule.name, str(time.time()), identity)"),
+        "run.own_id = task_id_of(prefix, rule.name, iso, run.state.identity)",
+        "run.own_id = task_id_of(prefix, rule.name, str(monotonic()), run.state.identity)",
         (
             "tests/beat/test_beat.py",
             "tests/scheduler/test_messages.py",
@@ -297,8 +297,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "trigger-id-from-schedule",
         "A triggered run has the id of the scheduled run.",
         "beat/message.py",
-        'if send.kind == "triggered":\n        return task_id_of',
-        "if False:\n        return task_id_of",
+        'elif send.kind == "triggered":\n        run.own_id = task_id_of',
+        "elif False:\n        run.own_id = task_id_of",
         (
             "tests/beat/test_beat.py",
             "tests/scheduler/test_messages.py",
@@ -309,8 +309,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "held-id-changes",
         "A held run that is sent again has another id.",
         "beat/message.py",
-        "if send.held is not None:\n        return send.held.id",
-        "if False:\n        return send.held.id",
+        "if send.held is not None:\n        run.own_id = send.held.id",
+        'if False:\n        run.own_id = ""',
         (
             "tests/beat/test_outcome.py",
             "tests/scheduler/test_holds.py",
