@@ -78,7 +78,6 @@ class Scene:
         with self.beat() as scheduler:
             for _ in range(ROUNDS):
                 loop = seconds_of(lambda: bare(self.app))
-                self.client.flushdb()
                 self.broker.delete("celery")
                 instant = time.time() + AHEAD
                 seed_spread(self.client, RUNS, instant, every=3600.0)
