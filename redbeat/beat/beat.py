@@ -308,8 +308,8 @@ class Beat:
     def _handle_rows(self, reply: Reply) -> bool:
         """Decide and send; return whether there was something to do, or still is."""
         rows = [*self._again, *self._paced(reply)]
-        self._again, decided = [], self._early.keys
-        undecided = [row for row in rows if row.key not in decided] if decided else rows
+        self._again = []
+        undecided = [row for row in rows if not self._early.has(row)] if self._early.runs else rows
         self._handle(undecided, reply, finish=not reply.rows)
         return bool(rows or self._suspects.alone or self._turn.pending or self._sender.busy)
 
@@ -528,7 +528,7 @@ class Beat:
         offset, ends = 0, (reply.next or 0.0) - early.BREAK
         while offset < early.MOST and self._turn.time() < ends and not self._stop.pending:
             page = self.look(Look(early.PAGE, soon=early.SECONDS, offset=offset))
-            if page is None or not page.rows:
+            if page is None or self.prepare(page) or not page.rows:
                 break
             self._early.decide(page.rows, producer)
             offset += len(page.rows)
@@ -547,7 +547,7 @@ class Beat:
     def _send_early(self) -> None:
         """Send up to two turns of runs that were decided early and are due."""
         for _ in range(2):
-            if not (self._early.keys and self.lead.keep()):
+            if not (self._early.runs and self.lead.keep()):
                 return
             try:
                 due = self._early.due(self._turn.time(), MOST_CHANGES, self._scheduler.producer)

@@ -67,8 +67,8 @@ class Early:
         self._prefix, self._is_plain, self._capture = prefix, is_plain, capture
         #: Sorted by when they are due.
         self._decided: list[Decided] = []
-        #: The keys of those runs; a look at them changes nothing.
-        self.keys: set[str] = set()
+        #: By the keys of their entries.
+        self.runs: dict[str, Decided] = {}
         #: Until when everything has been looked at, Redis's time.
         self._until = 0.0
 
@@ -84,7 +84,7 @@ class Early:
 
     def clear(self) -> None:
         self._decided.clear()
-        self.keys.clear()
+        self.runs.clear()
 
     def decide(self, rows: Iterable[Row], producer: Any) -> None:
         """Decide about rows that are not due. Nothing is sent, and no error is told here."""
@@ -95,7 +95,7 @@ class Early:
                 continue
             if decided is not None:
                 self._decided.append(decided)
-                self.keys.add(row.key)
+                self.runs[row.key] = decided
 
     def _decide(self, row: Row, due: float, producer: Any) -> Decided | None:
         run = self._rules.run_of(row, due)
@@ -116,6 +116,17 @@ class Early:
         change.expect, change.covers = digest_of(row, SCORE), SCORE
         return Decided(due, change, run, self._messages.source_of(rule))
 
+    def has(self, row: Row) -> bool:
+        """Whether a row that is looked at now needs no decision.
+
+        A trigger, the end of a run or another score does need one.
+        """
+        decided = self.runs.get(row.key)
+        if decided is not None and (row.inbox or float(row.score or 0) != decided.due):
+            del self.runs[row.key]
+            return False
+        return decided is not None
+
     def due(self, now: float, most: int, producer: Any) -> list[tuple[Change, Run]]:
         """Take up to ``most`` runs that are due now, the newest first.
 
@@ -126,10 +137,13 @@ class Early:
             return []
         first = max(count - most, 0)
         taken, self._decided[first:count] = self._decided[first:count], []
-        self.keys.difference_update(one.change.key for one in taken)
         self._messages.begin(producer)
         found: list[tuple[Change, Run]] = []
-        for due, change, run, source in taken:
+        for one in taken:
+            due, change, run, source = one
+            if self.runs.get(change.key) is not one:
+                continue
+            del self.runs[change.key]
             is_current = source is self._messages.source_of(run.rule)
             if self._is_plain(run.rule, producer) and is_current and now - due < TOO_LATE:
                 run.now = now

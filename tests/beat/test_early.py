@@ -167,6 +167,22 @@ def test_a_trigger_in_between_is_a_run_more(world: World, requests: list[Request
     assert names(world).count("e00") == 2
 
 
+def test_a_trigger_before_the_instant_does_not_wait_for_it(
+    world: World, requests: list[Request]
+) -> None:
+    keys = crowd(world)
+    at = float(world.client.zscore(SCHEDULE, keys[0]))
+    beat = decided(world, requests)
+    RedBeatSchedulerEntry.from_key(keys[0], world.app).trigger()
+
+    beat.tick()
+
+    assert names(world) == ["e00"]
+    assert world.now < at
+    run(beat, lambda: len(world.messages) > CROWD)
+    assert names(world).count("e00") == 2
+
+
 def test_a_signal_that_is_connected_in_between_is_sent(
     world: World, requests: list[Request]
 ) -> None:
