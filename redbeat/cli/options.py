@@ -19,6 +19,8 @@ from celery.exceptions import CeleryCommandException
 from click.shell_completion import CompletionItem
 
 from redbeat.calendar.zones import time_from
+from redbeat.config import ensure_conf
+from redbeat.connection.urls import safe_url
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
@@ -170,14 +172,15 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
     If the schedule has the name after all, the error says why the entry cannot be loaded.
     """
-    record = record_of(console.schedule, name)[1]
+    record, conf = record_of(console.schedule, name)[1], ensure_conf(console.app)
+    where = f" under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
     if record is not None:
         hint = f", although the schedule lists the name: {problem_in(record)}"
     elif known := list(islice(map(str, console.schedule), MAX_COMPARED)):
         similar = difflib.get_close_matches(name, known, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else where
     else:
-        hint = "; the schedule is empty"
+        hint = f"{where}; the schedule is empty"
     if GLOB.search(name) and any(param.name == "match" for param in console.ctx.command.params):
         hint = f"; for all that match, use --match {name!r}"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)

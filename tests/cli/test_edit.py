@@ -140,14 +140,18 @@ def test_a_concurrent_edit_is_not_lost(
     assert (load(app).args, load(app).schedule) == (["theirs"], schedule(3600))
 
 
-def test_an_unknown_name_suggests_the_nearest(run: Run, make: Make) -> None:
+def test_an_unknown_name_suggests_the_nearest_or_says_where_it_looked(
+    run: Run, make: Make, redis_url: str
+) -> None:
+    where = f"under the prefix redbeat: in {redis_url}"
     ran = run("edit", "nightly", "--every", "30")
     assert (ran.code, ran.err) == (
         EX_NOT_FOUND,
-        "Error: There is no entry 'nightly'; the schedule is empty\n",
+        f"Error: There is no entry 'nightly' {where}; the schedule is empty\n",
     )
-    make("nightly-report")
     make("hourly")
+    assert run("show", "cleanup").err == f"Error: There is no entry 'cleanup' {where}\n"
+    make("nightly-report")
     ran = run("edit", "nightly-reprot", "--every", "30")
     assert ran.code == EX_NOT_FOUND
     assert "did you mean 'nightly-report'?" in ran.err
