@@ -28,7 +28,7 @@ from .outcome import Outcome
 #: round trips, and the most.
 SECONDS: Final = 1.0
 FEWEST = 10
-MOST: Final = 2_000
+MOST: Final = 5_000
 
 #: How many rows to look at together, and how many seconds before the instant to stop.
 PAGE: Final = 200
