@@ -520,11 +520,11 @@ class Beat:
         self._early.begin(reply)
         try:
             producer = self._scheduler.producer
-            if self._one_step.server(producer) is None:
+            self._messages.begin(producer)
+            if self._one_step.server(producer) is None or not self._messages.renders:
                 return 0.0
         except Exception:  # without a broker, the first run says so
             return 0.0
-        self._messages.begin(producer)
         offset, ends = 0, (reply.next or 0.0) - early.BREAK
         while offset < early.MOST and self._turn.time() < ends and not self._stop.pending:
             page = self.look(Look(early.PAGE, soon=early.SECONDS, offset=offset))

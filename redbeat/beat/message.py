@@ -300,13 +300,18 @@ class Messages:
         tag = f"{tag[:8]}-{tag[8:12]}-{tag[12:16]}-{tag[16:20]}-{tag[20:]}"
         return self._commands(arguments, headers, task_id, tag)
 
+    @property
+    def renders(self) -> bool:
+        """Whether anything is rendered in this turn; see ``surroundings.py``."""
+        return not (self._few or self._around.why)
+
     def source_of(self, rule: Rule) -> object:
         """What the next message of a rule is rendered from, None if Celery makes it.
 
         Another object means that something has changed since.
         """
         arguments = self._arguments.get(_identity(rule))
-        if self._few or self._around.why or arguments is None or arguments.why:
+        if arguments is None or arguments.why or not self.renders:
             return None
         return arguments if self._is_valid(arguments.template) else None
 

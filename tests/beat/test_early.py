@@ -213,9 +213,17 @@ def test_the_runs_of_a_killed_beat_leave_once(world: World, requests: list[Reque
 
 
 @pytest.mark.parametrize(
-    "settings", [{"redbeat_lock_key": None}, {"redbeat_max_rate": 1000}, {}], ids=str
+    "settings",
+    [
+        {"redbeat_lock_key": None},
+        {"redbeat_max_rate": 1000},
+        {"redbeat_render_messages": False},
+        {"redbeat_delivery": "at_least_once"},
+        {},
+    ],
+    ids=str,
 )
-def test_beats_that_share_the_work_and_few_runs_are_not_decided_early(
+def test_what_gains_nothing_is_not_decided_early(
     world: World, requests: list[Request], settings: dict[str, Any]
 ) -> None:
     world.app.conf.update(settings)
