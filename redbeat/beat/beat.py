@@ -124,6 +124,7 @@ class Beat:
         self.rules = Rules(scheduler.app, scheduler.Entry)
         self.sync = Sync(scheduler, statics, store, self._turn, self.rules)
         self._upkeep = Upkeep(store, self._turn.exchange, clock, conf)
+        self._is_part = shared is not None
         shared = shared or Shared(scheduler, store.client)
         self._own, self._messages, self._one_step = shared.own, shared.messages, shared.one_step
         self._sender, self._broker, self._pace = shared.sender, shared.broker, shared.pace
@@ -512,7 +513,8 @@ class Beat:
 
         A few round trips, once for an instant. Returns how many seconds before it to come back.
         """
-        one_of_many = self._turn.is_shared or self._conf.max_rate is not None
+        # Other parts and other beats may have something due before that.
+        one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None
         if one_of_many or self._own.makes_entries or not self._may_look_ahead():
             return 0.0
         if not self._early.wants(reply):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,10 +15,10 @@ from celery.signals import before_task_publish
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat import early
-from redbeat.storage.rows import Request
+from redbeat.storage.rows import Reply, Request
 from tests.servers import RedisServer
 
-from .worlds import SCHEDULE, World, empty_broker
+from .worlds import SCHEDULE, HookedScheduler, HookedStore, World, empty_broker
 
 pytestmark = pytest.mark.standalone
 
@@ -233,6 +234,25 @@ def test_what_gains_nothing_is_not_decided_early(
 
     run(beat, lambda: len(world.messages) >= count)
 
+    assert not looked_early(requests)
+
+
+def test_shards_do_not_wait_for_each_others_full_minute(
+    world: World, requests: list[Request]
+) -> None:
+    class NotingStore(HookedStore):
+        def begin_turn(self, request: Request) -> Callable[[], Reply]:
+            requests.append(request)
+            return super().begin_turn(request)
+
+    world.app.conf.redbeat_shards = 2
+    crowd(world, 3 * CROWD)
+    with closing(
+        type("Noting", (HookedScheduler,), {"make_store": NotingStore})(world.app)
+    ) as beat:
+        run(beat, lambda: len(world.messages) >= 3 * CROWD)
+
+    assert requests
     assert not looked_early(requests)
 
 

@@ -45,8 +45,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "early-without-lock",
         "Each of several beats without a lock decides early about all entries.",
         "beat/beat.py",
+        "one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None",
+        "one_of_many = self._is_part or self._conf.max_rate is not None",
+        BY,
+    ),
+    Mutant(
+        "early-in-a-part",
+        "A shard's full minute delays what is due in another shard.",
+        "beat/beat.py",
+        "one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None",
         "one_of_many = self._turn.is_shared or self._conf.max_rate is not None",
-        "one_of_many = self._conf.max_rate is not None",
         BY,
     ),
     Mutant(
