@@ -98,7 +98,8 @@ def test_a_project_moves_and_returns(reader: Reader, redis_client: redis.Redis) 
         beat.wait_for(logged)
         sent = "Sending due task poll (proj.hello)"
         wait_until(lambda: beat.output().count(sent) >= 2, 60, "two runs")
-        assert beat.stop() == 0
+        # The other scheduler needs longer than that now and then.
+        assert beat.stop(deadline=90 if scheduler == OLD else 20) == 0
 
     runs(OLD, "DatabaseScheduler: Schedule changed.")
     for block in blocks_of(PAGE):
