@@ -515,10 +515,12 @@ class Beat:
         """
         # Other parts and other beats may have something due before that.
         one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None
-        if one_of_many or self._own.makes_entries or not self._may_look_ahead():
+        is_wanted = self._may_look_ahead() and self._early.wants(reply)
+        if one_of_many or self._own.makes_entries or not is_wanted:
             return 0.0
-        if not self._early.wants(reply):
-            return early.SECONDS if self._early.wants(reply, within=math.inf) else 0.0
+        at = reply.next or 0.0
+        if at > reply.now + early.SECONDS:
+            return early.SECONDS
         self._early.begin(reply)
         try:
             producer = self._scheduler.producer
@@ -527,14 +529,18 @@ class Beat:
                 return 0.0
         except Exception:  # without a broker, the first run says so
             return 0.0
-        offset, ends = 0, (reply.next or 0.0) - early.BREAK
-        while offset < early.MOST and self._turn.time() < ends and not self._stop.pending:
+        self._decide_until(at - early.BREAK, producer)
+        return 0.0
+
+    def _decide_until(self, end: float, producer: Any) -> None:
+        """Look at what is due soon, page by page, and decide about it, at most until ``end``."""
+        offset = 0
+        while offset < early.MOST and self._turn.time() < end and not self._stop.pending:
             page = self.look(Look(early.PAGE, soon=early.SECONDS, offset=offset))
             if page is None or self.prepare(page) or not page.rows:
                 break
             self._early.decide(page.rows, producer)
             offset += len(page.rows)
-        return 0.0
 
     def _is_plain(self, rule: Rule, producer: Any) -> bool:
         """Whether a run's message may leave with its record, and no foreign code takes part."""

@@ -27,7 +27,7 @@ from .outcome import Outcome
 #: How many seconds before an instant to decide; the fewest runs for which that is worth two more
 #: round trips, and the most.
 SECONDS: Final = 1.0
-FEWEST = 10
+FEWEST = message.FEWEST_RUNS
 MOST: Final = 5_000
 
 #: How many rows to look at together, and how many seconds before the instant to stop.
@@ -72,11 +72,11 @@ class Early:
         #: Until when everything has been looked at, Redis's time.
         self._until = 0.0
 
-    def wants(self, reply: Reply, within: float = SECONDS) -> bool:
-        """Whether the next instant is near, and has so many runs that deciding early helps."""
-        if reply.next is None or reply.crowd < FEWEST or reply.next <= self._until:
+    def wants(self, reply: Reply) -> bool:
+        """Whether the next instant has enough runs to decide them early, and nobody has yet."""
+        if reply.next is None or reply.crowd < FEWEST:
             return False
-        return reply.now < reply.next <= reply.now + within
+        return reply.next > max(reply.now, self._until)
 
     def begin(self, reply: Reply) -> None:
         """What is due in the next second is decided now, or else when it's due."""

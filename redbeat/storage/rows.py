@@ -134,7 +134,7 @@ class Look(NamedTuple):
     they have the given digest. ``only`` looks at one key, due or not. With ``shares``, beats
     without a lock look at a share each. ``limit=0`` looks at nothing. ``in_hand`` are keys that an
     earlier look gave out and the beat has not decided about; they are left out. With ``soon``, it
-    looks at what isn't due yet, but will be within so many seconds, from the member number
+    looks at what isn't due yet but will be within this many seconds, from the member number
     ``offset`` on.
     """
 
