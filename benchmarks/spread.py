@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from redbeat.schedules.hashed import spread_fraction
+from redbeat.entries.decide import spread_fraction
 
 __all__ = ("KINDS", "main", "ratio")
 

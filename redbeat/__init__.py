@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from .management.apply import Applied
     from .management.forecast import ClockChange, EntrySimulation, Forecast, Simulation
     from .management.prefixes import Copied, PrefixCopy, copy_prefix, copy_untagged
+    from .management.schedule import EntryFilters, Schedule
     from .management.status import Shard, Status
+    from .metrics.beats import BeatInfo, active_beats, current_leader
     from .metrics.problems import Finding
-    from .schedule import EntryFilters, Schedule
+    from .presentation.cron_text import hashed_crontab
     from .schedulers import RedBeatScheduler
     from .schedules.calendars import Calendar
-    from .schedules.hashed import hashed_crontab
     from .schedules.ical import from_ical
     from .schedules.rule import clocked, from_dateutil, rrule, rruleset
-    from .storage.beats import BeatInfo, active_beats, current_leader
 
 __all__: list[str] = ["Applied", "Backfill", "BeatInfo", "Calendar", "ClockChange", "Copied"]
 __all__ += ["EntryArguments", "EntryFilters", "EntrySimulation", "EntryStatus", "Expected"]
@@ -75,14 +75,14 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "management.prefixes": ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged"),
     "management.status": ("Shard", "Status"),
     "metrics.problems": ("Finding",),
-    "schedule": ("EntryFilters", "Schedule"),
+    "management.schedule": ("EntryFilters", "Schedule"),
     "schedulers": ("RedBeatScheduler",),
     "schedules": ("rrule",),
     "schedules.calendars": ("Calendar",),
-    "schedules.hashed": ("hashed_crontab",),
+    "presentation.cron_text": ("hashed_crontab",),
     "schedules.ical": ("from_ical",),
     "schedules.rule": ("clocked", "from_dateutil", "rruleset"),
-    "storage.beats": ("BeatInfo", "active_beats", "current_leader"),
+    "metrics.beats": ("BeatInfo", "active_beats", "current_leader"),
 }
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -491,26 +491,6 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """
         return self.occurrence_plan().occurrences_from(self.anchor, since)
 
-    def saved_at(
-        self: Self, instant: datetime, stored: RedBeatSchedulerEntry, now: datetime
-    ) -> Self:
-        """Return a copy with the history that the entry would have if it was saved at ``instant``.
-
-        ``stored`` is the entry in Redis at ``now``. Raises :exc:`InvalidEntryError` if this entry
-        cannot be saved. No round trip.
-        """
-        entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
-        if entry.policy_field("exclude") != stored.policy_field("exclude"):
-            entry.use_calendars(None)
-        if last is not None and not asks_itself(stored.schedule):
-            last, runs = decide.history_before(stored.occurrence_plan(), last, runs, instant, now)
-        if last is not None and not asks_itself(entry.schedule):
-            last = decide.latest_before(entry.occurrence_plan(), min(last, instant), instant)
-        entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
-        entry.adopt(History(last, runs, last))
-        saving.restart_if_finished(entry, entry.texts(), instant)
-        return entry
-
     def created_at(self: Self, instant: datetime) -> Self:
         entry = copy.copy(self)
         entry.adopt(History(decide.counts_from(self.schedule, instant)))

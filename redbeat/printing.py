@@ -11,8 +11,7 @@ import logging
 import re
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any, Final
 
@@ -71,29 +70,6 @@ def get_logger(name: str) -> logging.Logger:
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_make_printable)
     return logger
-
-
-@contextmanager
-def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
-    """Call ``write`` with each warning and error that RedBeat logs within the context.
-
-    For the command line: Celery does not configure logging for commands.
-    """
-    logger = get_logger("celery.beat")
-    handler = _Writer(logging.WARNING)
-    handler.write = write
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-class _Writer(logging.Handler):
-    write: Callable[[str], None]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.write(record.getMessage())
 
 
 class _Printed:

@@ -49,10 +49,10 @@ from .entry import RedBeatSchedulerEntry, is_redbeat_entry
 from .errors import ConfigurationError, DecodeError, described
 from .settings import LOG_EACH
 from .storage import checks, scripts
-from .storage.beats import SILENCE
 from .storage.keys import layout_of, own_keys
 from .storage.rows import Row
 from .storage.store import Store, store_of_shard
+from .storage.words import SILENCE
 
 __all__: tuple[str, ...] = ("RedBeatConfig", "RedBeatScheduler", "RedBeatSchedulerEntry", "logger")
 __all__ += ("RedBeatJSONDecoder", "RedBeatJSONEncoder", "RetryingConnection", "to_timestamp")

@@ -109,6 +109,9 @@ def test_no_two_modules_need_each_other() -> None:
 #: Those that work on schedules from outside of a beat.
 TOOLS = ("cli", "management", "metrics", "presentation", "transfer", "web")
 
+#: What a tool may ask the code of a beat: why Celery itself makes the messages of an entry.
+MAY_ASK = "redbeat.beat.message.why_not_rendered"
+
 #: Modules, and what they must not import, because that is another one's work.
 ROOMS = {
     **dict.fromkeys(TOOLS, ("redbeat.beat",)),
@@ -145,7 +148,7 @@ def is_in(name: str, module: str) -> bool:
 def test_each_keeps_to_its_work(room: str) -> None:
     top = PACKAGE / room
     paths = [top] if top.suffix else sorted(top.rglob("*.py"))
-    names = [name for path in paths for name in names_imported_by(path)]
+    names = [name for path in paths for name in names_imported_by(path) if name != MAY_ASK]
     assert names
     assert [name for name in names if any(is_in(name, other) for other in ROOMS[room])] == []
 

@@ -19,9 +19,9 @@ from redis.lock import Lock
 from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger
 from redbeat.signals import emit, lock_acquired, lock_lost
-from redbeat.storage.beats import NOT_A_LOCK, SILENCE, TOKEN_PREFIX
 from redbeat.storage.rows import Reply
 from redbeat.storage.store import Store
+from redbeat.storage.words import NOT_A_LOCK, SILENCE, TOKEN_PREFIX
 
 if TYPE_CHECKING:
     from .turn import Turn

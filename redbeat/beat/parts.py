@@ -33,12 +33,12 @@ from redbeat.connection.topology import node_of
 from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.counters import BeatHealth
 from redbeat.printing import get_logger, plural
-from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
 from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Presence
 from redbeat.storage.rows import Reply, Request
 from redbeat.storage.scripts import SPARE_CONNECTIONS
 from redbeat.storage.store import Store
+from redbeat.storage.words import FORGET_AFTER, SEEN_WITHIN
 
 from .beat import MAX_TICK, Beat, Shared
 from .statics import Statics

@@ -31,7 +31,6 @@ from redbeat.metrics.counters import split
 from redbeat.printing import get_logger, plural
 from redbeat.signals import emit, schedule_lost, statics_synced
 from redbeat.storage import checks, reading, words
-from redbeat.storage.beats import FORGET_AFTER
 from redbeat.storage.keys import WRONG_TYPE
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of
@@ -376,7 +375,7 @@ class Sync:
         counts = self.statics.sync(self.store, self.turn.exchange, now, exclusive)
         self.statics.unwritten = counts is None or not self._follow_zone(zone, now)
         if counts is not None and not self.statics.unwritten:
-            self.prune_at = math.inf if exclusive else self.scheduler.clock() + FORGET_AFTER
+            self.prune_at = math.inf if exclusive else self.scheduler.clock() + words.FORGET_AFTER
             emit(statics_synced, self.scheduler, **counts)
 
     def prune(self) -> None:
@@ -387,9 +386,9 @@ class Sync:
         """
         if self.scheduler.clock() < self.prune_at:
             return
-        self.prune_at = self.scheduler.clock() + FORGET_AFTER
+        self.prune_at = self.scheduler.clock() + words.FORGET_AFTER
         # A beat that may not list the beats doesn't find itself among them either.
-        beats = {beat.token for beat in self.store.beats(FORGET_AFTER) if not beat.locked}
+        beats = {beat.token for beat in self.store.beats(words.FORGET_AFTER) if not beat.locked}
         if beats == {self.turn.token}:
             self.write(from_timestamp(self.turn.time()), alone=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 import re
 import shutil
@@ -28,9 +29,9 @@ from redbeat import errors
 from redbeat.calendar.zones import UTC
 from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.management.schedule import Schedule
 from redbeat.presentation.text import Room, columns, moment, until
-from redbeat.printing import printable, warnings_to
-from redbeat.schedule import Schedule
+from redbeat.printing import get_logger, printable
 from redbeat.storage.checks import explained
 from redbeat.storage.store import Store, store_of
 
@@ -322,11 +323,34 @@ def failure(message: str, exit_code: int) -> CeleryCommandException:
     return CeleryCommandException(printable(message), exit_code)
 
 
+@contextmanager
+def _warnings_to(write: Callable[[str], None]) -> Iterator[None]:
+    """Call ``write`` with each warning and error that RedBeat logs within the context.
+
+    Celery does not configure logging for commands.
+    """
+    logger = get_logger("celery.beat")
+    handler = _Writer(logging.WARNING)
+    handler.write = write
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Writer(logging.Handler):
+    write: Callable[[str], None]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.write(record.getMessage())
+
+
 class RedBeatCommand(CeleryCommand):
     """Reports known errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with warnings_to(Console(ctx).warn), _translated_errors(ctx.obj.app):
+        with _warnings_to(Console(ctx).warn), _translated_errors(ctx.obj.app):
             return super().invoke(ctx)
 
 

@@ -15,11 +15,11 @@ from redbeat.entries.policy import FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.management.apply import save_unchanged
+from redbeat.management.find import static_among
 from redbeat.management.names import UsedNames
 from redbeat.presentation.describe import as_json, timing_text
 from redbeat.presentation.rule_text import KINDS, RULES, cron_warning, has_own_zone, rule_of
 from redbeat.printing import plural
-from redbeat.storage.reading import static_among
 from redbeat.transfer import entry_file
 
 from . import options

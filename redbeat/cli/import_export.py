@@ -12,8 +12,8 @@ from typing import IO, Final
 
 import click
 
+from redbeat.management.schedule import Schedule
 from redbeat.printing import plural
-from redbeat.schedule import Schedule
 from redbeat.transfer import crontab_file, django, importing, shelve_file
 from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines

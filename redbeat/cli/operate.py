@@ -16,11 +16,10 @@ from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.as_json import progress_json
-from redbeat.management.find import record_of
+from redbeat.management.find import record_of, static_among
 from redbeat.presentation.describe import iso
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable, plural
-from redbeat.storage.reading import static_among
 
 from . import options
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure, progress

@@ -25,8 +25,8 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.management.names import registered_tasks
+from redbeat.management.schedule import Record
 from redbeat.presentation.rule_text import seconds_from
-from redbeat.schedule import Record
 from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure, schedule_of

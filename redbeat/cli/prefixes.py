@@ -16,9 +16,10 @@ from redbeat.config import client_of, ensure_conf, unretried
 from redbeat.connection.topology import node_of
 from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
+from redbeat.metrics.beats import BeatInfo
 from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
-from redbeat.storage import beats, checks, reading, store
+from redbeat.storage import checks, reading, store, words
 from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change
@@ -103,9 +104,9 @@ def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
     store, conf = _store(client, prefix), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
-    tokens = [holder] if holder else [beat.token for beat in store.beats(beats.SEEN_WITHIN)]
+    tokens = [holder] if holder else [beat.token for beat in store.beats(words.SEEN_WITHIN)]
     if tokens:
-        beat = beats.BeatInfo.read(tokens[0])
+        beat = BeatInfo.read(tokens[0])
         process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
         message = (
             f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "

@@ -18,11 +18,11 @@ from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
+from redbeat.management.find import static_among
+from redbeat.management.schedule import Record
 from redbeat.presentation import describe, rule_text, text
 from redbeat.printing import plural
-from redbeat.schedule import Record
-from redbeat.storage.beats import SILENCE
-from redbeat.storage.reading import static_among
+from redbeat.storage.words import SILENCE
 from redbeat.transfer.entry_file import CALL
 
 from .command import Console, command

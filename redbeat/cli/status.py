@@ -12,12 +12,12 @@ from typing import Final
 from redbeat.errors import ConfigurationError
 from redbeat.management import as_json
 from redbeat.management.doctor import examine, lost_on_the_way_back
+from redbeat.management.schedule import Status
 from redbeat.management.status import Shard
+from redbeat.metrics.beats import BeatInfo
 from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
-from redbeat.schedule import Status
-from redbeat.storage.beats import BeatInfo
 
 from .command import EX_UNHEALTHY, Console, Styled, command
 from .options import SECONDS, option

@@ -6,17 +6,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from redbeat.codec.stored import object_in
-from redbeat.config import key_aside
-from redbeat.entries.changes import apply
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import ask
-from redbeat.storage.rows import Change, new_mark
 from redbeat.storage.store import Store
-from redbeat.storage.words import CALENDAR_TEXTS, CALENDAR_VERSION
 
 
 def calendar_of(name: str, text: str) -> Calendar:
@@ -71,29 +64,3 @@ def give_calendars(store: Store, entries: Iterable[Any]) -> dict[str, Calendar]:
     for entry in users:
         entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
     return calendars
-
-
-def save(store: Store, name: str, text: str) -> None:
-    """Store a calendar, given as JSON. One round trip.
-
-    The new version makes beats read the calendars again, and voids decisions by the old ones.
-    Raises ``ResponseError`` if Redis refuses the write.
-    """
-    index = [["HSET", CALENDAR_TEXTS, name, text], ["SET", CALENDAR_VERSION, new_mark()]]
-    reply = apply(store, [Change("", index=index)])
-    if reply.side_error:
-        raise ResponseError(reply.side_error)
-
-
-def delete(store: Store, name: str) -> bool:
-    """Delete a calendar that no entry uses; return whether it existed. One round trip per shard."""
-    existed = False
-    for part in store.parts:
-        prefix = part.keys.prefix
-        deleted, _ = ask(
-            part.client,
-            ("HDEL", key_aside(prefix, CALENDAR_TEXTS), name),
-            ("SET", key_aside(prefix, CALENDAR_VERSION), new_mark()),
-        )
-        existed = bool(deleted) or existed
-    return existed

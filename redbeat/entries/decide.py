@@ -11,6 +11,7 @@ from functools import lru_cache
 from hashlib import sha1
 from itertools import islice
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from celery.schedules import BaseSchedule, solar
 from celery.schedules import schedule as interval
@@ -23,7 +24,6 @@ from redbeat.codec.stored import bytes_of, is_valid_text
 from redbeat.errors import InvalidEntryError, described
 from redbeat.schedules import next_run as occurrences
 from redbeat.schedules.calendars import Exclusion
-from redbeat.schedules.hashed import hash_fraction, spread_fraction
 from redbeat.schedules.rule import RuleSchedule
 
 from .policy import DEFAULT, Policy
@@ -46,6 +46,21 @@ BEFORE_EPOCH = EPOCH - TICK
 def has_start(schedule: BaseSchedule) -> bool:
     """Whether the schedule says when a new entry first runs. If not, a new entry is due at once."""
     return isinstance(schedule, RuleSchedule) and not occurrences.asks_itself(schedule)
+
+
+def spread_fraction(name: str) -> float:
+    """Return a number in ``[0, 1)`` that depends only on ``name``.
+
+    It's a CRC-32, which spreads names that differ only in a number, such as ``job1`` and ``job2``,
+    more evenly than a cryptographic hash.
+    """
+    return crc32(name.encode("utf-8", "backslashreplace")) / 2**32
+
+
+def hash_fraction(text: str) -> float:
+    """Return a number in ``[0, 1)`` that looks random, but depends only on ``text``."""
+    digest = sha1(text.encode("utf-8", "backslashreplace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
 
 
 @dataclass(slots=True)  # each decision creates a plan, and frozen objects are slower to create

@@ -24,10 +24,9 @@ from redbeat.entries.policy import Policy
 from redbeat.entries.state import Pause, Running, State, read_inbox, read_results
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import encodable, plural
-from redbeat.storage.beats import SILENCE
-from redbeat.storage.reading import Counts, Reading, batches
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
+from redbeat.storage.words import SILENCE
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
@@ -340,20 +339,6 @@ def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
     return Overdue(encodable(name), success, seconds, policy.expect_within)
 
 
-def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
-    """All overdue entries; those longest without a success come first.
-
-    ``counts`` is the reply of :meth:`Reading.counts`. One round trip per 500 entries that may be
-    overdue, none if all entries with ``expect_within`` had a success in time.
-    """
-    found: list[Overdue] = []
-    for keys in batches(counts.expected):
-        rows = store.read(keys).rows
-        items = (overdue_of(row, store.keys.name_of(row.key), counts.now) for row in rows)
-        found += [item for item in items if item is not None]
-    return sorted(found, key=lambda item: -item.seconds)
-
-
 # -- runs ------------------------------------------------------------------------------------------
 
 
@@ -393,14 +378,3 @@ def is_busy(row: Row, now: float) -> bool:
     kept = shown_state(row, now)
     waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
     return waits or bool(kept.running or kept.failing or kept.hold)
-
-
-def entries_of(counts: Counts) -> dict[str, int]:
-    finished = counts.parked - counts.disabled - counts.quarantined
-    return {
-        SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),
-        FAILING: counts.failing,
-        PAUSED: counts.disabled,
-        FINISHED: max(finished, 0),
-        QUARANTINED: counts.quarantined,
-    }

@@ -25,7 +25,7 @@ from redbeat.storage import reading, rows
 from redbeat.storage.store import Store
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from redis.exceptions import ResponseError
+
 from redbeat.calendar.steps import LIMIT, Steps
-from redbeat.entries import calendars as stored_calendars
-from redbeat.entries import edits, saving
+from redbeat.config import key_aside
+from redbeat.entries import changes, edits, saving
+from redbeat.entries.calendars import readable_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError, TooManyStepsError, described
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.store import store_of
+from redbeat.storage import words
+from redbeat.storage.reading import ask
+from redbeat.storage.rows import Change, new_mark
+from redbeat.storage.store import Store, store_of
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 
@@ -36,12 +42,27 @@ def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
 def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
     """Store a calendar unchecked, and make its entries due; return how many there are."""
     store = store_of(schedule.app)
-    stored_calendars.save(store, calendar.name, calendar.to_json())
+    write(store, calendar)
     count = 0
     for batch in _users(schedule, calendar.name):
         edits.make_due(store, [entry.key for entry in batch])
         count += len(batch)
     return count
+
+
+def write(store: Store, calendar: Calendar) -> None:
+    """Store a calendar. One round trip.
+
+    The new version makes beats read the calendars again, and voids decisions by the old ones.
+    Raises ``ResponseError`` if Redis refuses the write.
+    """
+    index = [
+        ["HSET", words.CALENDAR_TEXTS, calendar.name, calendar.to_json()],
+        ["SET", words.CALENDAR_VERSION, new_mark()],
+    ]
+    reply = changes.apply(store, [Change("", index=index)])
+    if reply.side_error:
+        raise ResponseError(reply.side_error)
 
 
 def check_calendar(
@@ -57,7 +78,7 @@ def check_calendar(
     planned = {**(others or {}), calendar.name: calendar}
     for batch in _users(schedule, calendar.name):
         names = {name for entry in batch for name in entry.policy.exclude}
-        stored, _ = stored_calendars.readable_calendars(store_of(schedule.app), names)
+        stored, _ = readable_calendars(store_of(schedule.app), names)
         for entry in batch:
             with Steps() as steps:
                 error = _problem(entry, {**stored, **planned})
@@ -95,7 +116,21 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
         others = f" and {len(users) - 1} more" if users[1:] else ""
         problem = f"is the calendar of {users[0].name!r}{others}; remove the calendar from exclude"
         raise InvalidEntryError(name, problem)
-    return stored_calendars.delete(store_of(schedule.app), name)
+    return remove(store_of(schedule.app), name)
+
+
+def remove(store: Store, name: str) -> bool:
+    """Delete a calendar that no entry uses; return whether it existed. One round trip per shard."""
+    existed = False
+    for part in store.parts:
+        prefix = part.keys.prefix
+        deleted, _ = ask(
+            part.client,
+            ("HDEL", key_aside(prefix, words.CALENDAR_TEXTS), name),
+            ("SET", key_aside(prefix, words.CALENDAR_VERSION), new_mark()),
+        )
+        existed = bool(deleted) or existed
+    return existed
 
 
 def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:

@@ -25,7 +25,7 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage import beats, checks
+from redbeat.storage import checks, words
 from redbeat.storage.reading import outside
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
@@ -34,7 +34,7 @@ from .find import pages_of
 from .names import UsedNames, UsedQueues
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 Used = tuple[UsedNames, UsedQueues]
 
@@ -66,7 +66,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     problem = checks.layout_problem(conf, store.client)
     if problem:
         yield finding("shards", problem)
-    counts = count_entries(store, conf, beats.FORGET_AFTER)
+    counts = count_entries(store, conf, words.FORGET_AFTER)
     problems = problems_of(counts, conf, store.server())
     # The entries themselves are checked below.
     yield from (found for found in problems if found.kind not in OF_ENTRIES)

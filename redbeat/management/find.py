@@ -24,16 +24,16 @@ from redbeat.printing import encodable, get_logger
 from redbeat.storage import reading
 from redbeat.storage.reading import BATCH, Cursor, Page, Reading, batches
 from redbeat.storage.rows import Row
-from redbeat.storage.store import store_of
+from redbeat.storage.store import Store, store_of
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 
 
 class Filter(NamedTuple):
-    """The filter of :meth:`~redbeat.schedule.Schedule.records`; a field that is None matches all.
+    """The filter of :meth:`~redbeat.Schedule.records`; a field that is None matches all.
 
     ``due_before`` is in UNIX seconds. With ``fold``, patterns are those of :func:`like`, which
     ignores case.
@@ -518,3 +518,12 @@ def _sorted(search: Search, sort: str, after: str, limit: int) -> Found:
     first = int(after)
     following = str(first + limit) if first + limit < len(matching) else None
     return Found(matching[first : first + limit], search.now, following, total=len(matching))
+
+
+def static_among(store: Store, names: Iterable[str]) -> set[str]:
+    """Which of the ``names`` are those of static entries.
+
+    One round trip per 500 names, for each shard.
+    """
+    pages = map(store.read, batches(map(store.keys.entry, names)))
+    return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}

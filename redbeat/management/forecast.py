@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -21,8 +22,9 @@ from celery.schedules import schedule as interval
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
 from redbeat.codec.stored import texts_in
+from redbeat.entries import decide, saving
 from redbeat.entries.decide import Expected, Plan
-from redbeat.entries.history import read_history
+from redbeat.entries.history import History, read_history
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.rule_text import schedule_text
@@ -547,11 +549,24 @@ def _saved_at(
     changed: RedBeatSchedulerEntry,
     now: datetime,
 ) -> tuple[RedBeatSchedulerEntry, datetime]:
-    """Return the changed entry with its history at ``since``, and when its runs begin."""
-    if stored is not None:
-        return changed.saved_at(since, stored, now), since
-    created = changed.created_at(since)
-    return created, max(since, (created.anchor or since) + TICK)
+    """Return a copy of the changed entry as if it was saved at ``since``, and when its runs begin.
+
+    Raises :exc:`InvalidEntryError` if it cannot be saved.
+    """
+    if stored is None:
+        created = changed.created_at(since)
+        return created, max(since, (created.anchor or since) + TICK)
+    entry, last, runs = copy(changed), stored.anchor, stored.total_run_count
+    if entry.policy_field("exclude") != stored.policy_field("exclude"):
+        entry.use_calendars(None)
+    if last is not None and not asks_itself(stored.schedule):
+        last, runs = decide.history_before(stored.occurrence_plan(), last, runs, since, now)
+    if last is not None and not asks_itself(entry.schedule):
+        last = decide.latest_before(entry.occurrence_plan(), min(last, since), since)
+    entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
+    entry.adopt(History(last, runs, last))
+    saving.restart_if_finished(entry, entry.texts(), since)
+    return entry, since
 
 
 def _runs_in(

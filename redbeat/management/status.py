@@ -14,13 +14,14 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entries.status import Overdue, entries_of, overdue_entries
+from redbeat.entries.status import Overdue
+from redbeat.metrics.beats import BeatInfo
 from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, leader_seen, problems_of
-from redbeat.metrics.snapshot import measured_counts
-from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, BeatInfo
+from redbeat.metrics.snapshot import entries_of, measured_counts, overdue_entries
 from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Counts
 from redbeat.storage.store import store_of
+from redbeat.storage.words import FORGET_AFTER, SEEN_WITHIN
 
 
 class Shard(NamedTuple):
@@ -105,7 +106,7 @@ def status_of(
 
     ``max_late`` is by how many seconds a due entry may be late without a problem. Takes two round
     trips (three if the leader is a beat of RedBeat 2), and those of
-    :func:`~redbeat.entries.status.overdue_entries`.
+    :func:`~redbeat.metrics.snapshot.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
     server = store.server()  # open the connection before the clock offset is measured

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 from redbeat.config import RedBeatConfig
 from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue
+from redbeat.metrics.beats import BeatInfo
 from redbeat.presentation.describe import overdue_text
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable, plural, printable
-from redbeat.storage.beats import SILENCE, BeatInfo
 from redbeat.storage.keys import layout_of
 from redbeat.storage.reading import Counts
-from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES
+from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES, SILENCE
 
 #: With an error, runs fail or are not sent; with a warning, nothing is lost yet.
 ERROR, WARNING = "error", "warning"

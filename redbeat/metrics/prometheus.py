@@ -20,7 +20,6 @@ from redis.exceptions import RedisError
 
 import redbeat
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.status import entries_of
 from redbeat.errors import ConfigurationError, described, reason_of
 from redbeat.printing import get_logger, printable
 from redbeat.storage.store import store_of
@@ -28,7 +27,7 @@ from redbeat.storage.words import NO_BROKER
 
 from . import BEAT, counters
 from .counters import BeatHealth, ProbeResult
-from .snapshot import Snapshot, take_snapshot
+from .snapshot import Snapshot, entries_of, take_snapshot
 
 logger = get_logger("celery.beat")
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from redbeat.codec.stored import record_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries import decide, state, status
+from redbeat.metrics.beats import BeatInfo
 from redbeat.storage import reading
-from redbeat.storage.beats import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
+from redbeat.storage.words import NOT_A_LOCK, SEEN_WITHIN
 
 from .counters import split
 from .problems import Finding, problems_of
@@ -173,11 +174,36 @@ def take_snapshot(
     """Read a snapshot from Redis; ``clock`` returns UNIX seconds.
 
     Takes four round trips (three if the lock is off), one more while RedBeat 2 leads, and those of
-    :func:`~redbeat.entries.status.overdue_entries` if entries may be overdue.
+    :func:`overdue_entries` if entries may be overdue.
     """
     stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
-    overdue = status.overdue_entries(store, counts)
+    overdue = overdue_entries(store, counts)
     problems = problems_of(counts, conf, store.server(), overdue)
     return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue, problems)
+
+
+def overdue_entries(store: reading.Reading, counts: reading.Counts) -> list[status.Overdue]:
+    """All overdue entries; those longest without a success come first.
+
+    ``counts`` is the reply of :meth:`.Reading.counts`. One round trip per 500 entries that may be
+    overdue, none if all entries with ``expect_within`` had a success in time.
+    """
+    found: list[status.Overdue] = []
+    for keys in reading.batches(counts.expected):
+        rows = store.read(keys).rows
+        items = (status.overdue_of(row, store.keys.name_of(row.key), counts.now) for row in rows)
+        found += [item for item in items if item is not None]
+    return sorted(found, key=lambda item: -item.seconds)
+
+
+def entries_of(counts: reading.Counts) -> dict[str, int]:
+    finished = counts.parked - counts.disabled - counts.quarantined
+    return {
+        status.SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),
+        status.FAILING: counts.failing,
+        status.PAUSED: counts.disabled,
+        status.FINISHED: max(finished, 0),
+        status.QUARANTINED: counts.quarantined,
+    }

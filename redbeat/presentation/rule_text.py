@@ -16,12 +16,13 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
-from redbeat.calendar import cron, sun, zones
+from redbeat.calendar import sun, zones
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
-from redbeat.schedules import hashed, ical, rule
+from redbeat.schedules import ical, rule
 from redbeat.schedules.next_run import MIN_EVERY
 
+from . import cron_text
 from .text import exact_duration, plain_number
 
 #: In the order of the command line.
@@ -94,15 +95,15 @@ def _every(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
 
 
 def _cron(text: str, _zone: tzinfo, app: Celery, name: str) -> BaseSchedule:
-    if not hashed.has_hash(text):
+    if not cron_text.has_hash(text):
         return crontab(**_cron_fields(text), app=app)
     if not name:
         raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
-    return hashed.hashed_crontab(name, **_cron_fields(text), app=app)
+    return cron_text.hashed_crontab(name, **_cron_fields(text), app=app)
 
 
 def _cron_fields(text: str) -> dict[str, str]:
-    fields = (cron.without_nickname(text) if text.startswith("@") else text).split()
+    fields = (cron_text.without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         valid = f"{text} *" if len(fields) == 4 else "30 9 * * mon-fri"
         raise ValueError(
@@ -111,7 +112,7 @@ def _cron_fields(text: str) -> dict[str, str]:
         )
     return {
         name: ",".join(
-            item if hashed.has_hash(item) else cron.celery_field(name, item)
+            item if cron_text.has_hash(item) else cron_text.celery_field(name, item)
             for item in field.split(",")
         )
         for name, field in zip(CRON_FIELDS, fields, strict=True)

@@ -13,7 +13,9 @@ from typing import Any, Final
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import HOURLY, WEEKLY, YEARLY
 
-from redbeat.calendar import cron, recurrence, zones
+from redbeat.calendar import recurrence, zones
+from redbeat.calendar.cron import cron_rule
+from redbeat.presentation.cron_text import NAMES
 from redbeat.printing import plural
 from redbeat.schedules import next_run
 from redbeat.schedules.rule import clocked, rrule, rruleset
@@ -21,9 +23,9 @@ from redbeat.schedules.rule import clocked, rrule, rruleset
 from .rule_text import schedule_text
 from .text import quantities
 
-SUNDAY, *OTHER_DAYS = map(str.title, cron.NAMES["day_of_week"])
+SUNDAY, *OTHER_DAYS = map(str.title, NAMES["day_of_week"])
 DAYS: Final = (*OTHER_DAYS, SUNDAY)
-MONTHS: Final = tuple(map(str.title, cron.NAMES["month_of_year"]))
+MONTHS: Final = tuple(map(str.title, NAMES["month_of_year"]))
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
 LONG_UNITS: Final = {"d": "day", "h": "hour", "min": "minute", "s": "second"}
 #: Positions in a month; -1 is the last one.
@@ -195,7 +197,7 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 def _crontab(when: crontab, _timezone: str | None) -> str:
     # The package cron-descriptor won't do: in Celery, both the day of the month and the day of the
     # week must match.
-    if cron.cron_rule(when).next_wall(ANY_DAY) is None:
+    if cron_rule(when).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(when)}"
     weekdays = sorted((day - 1) % 7 for day in when.day_of_week)  # Sunday is 0 in Celery
     monthdays = sorted(when.day_of_month)

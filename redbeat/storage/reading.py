@@ -577,15 +577,6 @@ def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:
     return store.read(keys).rows if keys else []
 
 
-def static_among(store: Store, names: Iterable[str]) -> set[str]:
-    """Which of the ``names`` are those of static entries.
-
-    One round trip per 500 names, for each shard.
-    """
-    pages = map(store.read, batches(map(store.keys.entry, names)))
-    return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
-
-
 # -- hashes outside of the schedule ----------------------------------------------------------------
 
 

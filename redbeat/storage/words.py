@@ -1,4 +1,4 @@
-"""The names of stored fields, and the words of requests and answers, each once."""
+"""The names of stored fields, the words of requests and answers, and the periods of beats."""
 
 from __future__ import annotations
 
@@ -63,3 +63,21 @@ UNSCHEDULED: Final = "unscheduled"
 
 #: Begins the problem that a beat stores while it can't send.
 NO_BROKER: Final = "the broker is not available"
+
+# -- beats and their lock --------------------------------------------------------------------------
+
+#: Begins the lock tokens of RedBeat 3. Others belong to other programs or older versions.
+TOKEN_PREFIX: Final = "redbeat3:"
+
+#: The holder that ``turn.lua`` returns if the lock key's value is not a string.
+NOT_A_LOCK: Final = "a key that is not a lock"
+
+#: Seconds without a renewal after which a leader counts as dead.
+SILENCE: Final = 20.0
+
+#: For this many seconds after its last request a beat counts as active.
+SEEN_WITHIN: Final = 10.0
+
+#: After this many seconds without a request a beat leaves the list of beats.
+#: ``lua/parts/share.lua`` must contain the same number.
+FORGET_AFTER: Final = 60.0

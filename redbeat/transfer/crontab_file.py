@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from celery.schedules import crontab
 
-from redbeat.calendar.cron import celery_field, without_nickname
 from redbeat.decoder import MAX_TEXT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.cron_text import celery_field, without_nickname
 from redbeat.presentation.rule_text import CRON_FIELDS
 from redbeat.printing import get_logger
 
 from .incoming import Incoming, json_from, read_safely, zone_from
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 

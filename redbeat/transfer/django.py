@@ -29,7 +29,7 @@ from . import incoming
 from .incoming import Incoming, UnreadableSourceError
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 

@@ -40,7 +40,7 @@ from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule
 from .incoming import Problem, UnreadableSourceError, check_known, instant_from, zone_from
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 
 class TaskField(NamedTuple):

@@ -28,7 +28,7 @@ from .incoming import Incoming, Problem, problem_of
 from .jsonlines import pause_fields
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 #: What to do if Redis has a different entry of the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")

@@ -34,7 +34,7 @@ from redbeat.storage.store import store_of
 from .incoming import Incoming, Kind, check_kinds, check_known, json_from, read_safely
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 CALENDAR: Final = ("calendar", "days", "rules", "zone")
 

@@ -31,7 +31,7 @@ from redbeat.errors import InvalidEntryError
 from . import incoming
 
 if TYPE_CHECKING:
-    from redbeat.schedule import Schedule
+    from redbeat.management.schedule import Schedule
 
 #: The suffixes that database libraries add to the file's name, if any.
 SUFFIXES: Final = ("", ".db", ".dat", ".dir", ".bak")

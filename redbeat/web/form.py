@@ -18,12 +18,12 @@ from redbeat.entries import policy, saving
 from redbeat.entries.changes import digest
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError, described
 from redbeat.management import apply
+from redbeat.management.find import static_among
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.management.forecast import zone_of
 from redbeat.management.names import BUILT_IN, NameChecker
 from redbeat.presentation import rule_text
 from redbeat.presentation.text import plain_text
-from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL, POLICY, TASK, change_entry, current_fields, new_entry
 from redbeat.transfer.incoming import instant_from
 

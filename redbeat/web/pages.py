@@ -25,11 +25,11 @@ from redbeat.entries.history import SENT, Occurrence
 from redbeat.entries.state import Pause
 from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.management import find
+from redbeat.management.find import static_among
 from redbeat.management.forecast import upcoming_or_problem, zone_of
+from redbeat.management.schedule import Record
 from redbeat.presentation import describe, text
 from redbeat.printing import shortened
-from redbeat.schedule import Record
-from redbeat.storage.reading import static_among
 from redbeat.storage.rows import Row
 from redbeat.transfer.entry_file import CALL
 

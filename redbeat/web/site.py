@@ -25,8 +25,8 @@ from werkzeug.utils import cached_property
 
 from redbeat.config import App, ensure_conf
 from redbeat.connection.urls import safe_url
+from redbeat.management.schedule import Schedule
 from redbeat.printing import encodable
-from redbeat.schedule import Schedule
 from redbeat.storage import checks
 
 from . import auth, form, pages, values

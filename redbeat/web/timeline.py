@@ -20,7 +20,7 @@ from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, wall_zone
 from redbeat.management.forecast import Load, Periods
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 
 from .values import counted, late, zone
 

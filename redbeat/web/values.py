@@ -12,11 +12,11 @@ from werkzeug.local import LocalProxy
 from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.entries.status import Record
+from redbeat.management.schedule import Schedule
 from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import iso, last_run, outcome_text, overdue_text, timing_text
 from redbeat.presentation.text import LATE, due, duration, in_zone, moment, until
 from redbeat.printing import shortened
-from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.chromium import Watch, launched
 from tests.conftest import Make

@@ -10,7 +10,7 @@ from celery.schedules import crontab
 from playwright.sync_api import Page, Route, expect
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.conftest import TASK, NewPage
 from tests.conftest import Make

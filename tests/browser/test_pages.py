@@ -12,7 +12,7 @@ from celery.schedules import crontab
 from playwright.sync_api import Browser, Page, expect
 
 from redbeat.entries.state import Ended
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.chromium import inaccessible
 from tests.browser.conftest import NewPage

@@ -20,7 +20,7 @@ from celery.schedules import crontab
 from playwright.sync_api import Page, expect
 
 from redbeat import RedBeatSchedulerEntry, clocked
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.conftest import NewPage
 from tests.conftest import Make

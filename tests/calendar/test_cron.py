@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from celery.utils.time import remaining
 from dateutil import tz
 
-from redbeat.calendar.cron import celery_field
+from redbeat.presentation.cron_text import celery_field
 from redbeat.schedules.next_run import next_run
 from tests.samples import one_in
 

@@ -10,7 +10,7 @@ from celery import Celery
 
 from redbeat.cli import operate
 from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.scheduler.conftest import interval_json

@@ -21,7 +21,7 @@ from redbeat.cli.command import (
     EX_USAGE,
 )
 from redbeat.management.apply import plan_entries
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import read_entry_file
 from tests.cli.commands import in_terminal

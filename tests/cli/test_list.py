@@ -14,7 +14,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.state import Failing, State
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.storage.words import STATE
 from tests.cli.commands import CommandResult, in_terminal
 from tests.cli.conftest import Run

@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry, hashed_crontab
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.management import forecast
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.conftest import Make
 from tests.scheduler.conftest import RecordingScheduler, World
 

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import ROOT, Project
 from tests.waiting import wait_until
 

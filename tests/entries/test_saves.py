@@ -17,10 +17,11 @@ from redis.exceptions import ResponseError
 
 from redbeat import ConflictError, DecodeError, InvalidEntryError
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries import calendars, edits, saving
+from redbeat.entries import edits, saving
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Failing, Quarantine, Results, Running, State, digest_of_meta
+from redbeat.management.calendars import write
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.rows import Change, Request
 from redbeat.storage.store import store_of
@@ -607,7 +608,7 @@ def put_calendar(world: World, days: int = 0) -> None:
     """Store a calendar that excludes the next ``days``, as a program does."""
     today = datetime.now(UTC).date()
     calendar = Calendar("holidays", [today + timedelta(days=number) for number in range(days)])
-    calendars.save(world.other, calendar.name, calendar.to_json())
+    write(world.other, calendar)
 
 
 def test_calendars_are_read_before_the_save(world: World) -> None:

@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import clocked, rrule
 from redbeat.calendar.zones import UTC
 from redbeat.errors import InvalidEntryError
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.deployments import PREFIX
 from tests.entry.conftest import ScoreOf
 from tests.odd_times import OddDatetime, OddTimedelta, OddZone

@@ -38,9 +38,9 @@ from redbeat.config import ensure_conf
 from redbeat.entries.decide import Run
 from redbeat.entries.saving import entry_of
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.management.schedule import Schedule
 from redbeat.metrics.prometheus import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
-from redbeat.schedule import Schedule
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 from redbeat.transfer.importing import Importer

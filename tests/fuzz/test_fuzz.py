@@ -18,7 +18,7 @@ from redbeat.beat.turn import Turn
 from redbeat.beat.wakeup import WakeUp
 from redbeat.cli import import_export
 from redbeat.errors import InvalidEntryError
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.web import pages
 from tests.fuzz import command
 from tests.fuzz.fuzzer import (

@@ -11,7 +11,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.entry import PARKED
-from redbeat.storage.beats import SILENCE
+from redbeat.storage.words import SILENCE
 from tests.histories.project import RETIRED, STATIC
 from tests.histories.rules import latest_run, next_run
 from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved, recordings

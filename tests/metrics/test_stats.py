@@ -11,8 +11,8 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.beat.upkeep import TIDY_INTERVAL
+from redbeat.management.schedule import Schedule
 from redbeat.metrics.counters import KINDS, LATENESS, split
-from redbeat.schedule import Schedule
 from redbeat.storage.store import store_of
 from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once

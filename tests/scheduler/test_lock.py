@@ -12,7 +12,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler
 from redbeat.beat.beat import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
-from redbeat.storage.beats import SILENCE
+from redbeat.storage.words import SILENCE
 from tests.deployments import PREFIX
 
 from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once, void

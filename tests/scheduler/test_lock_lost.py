@@ -14,7 +14,7 @@ from redbeat import BeatInfo, active_beats, current_leader
 from redbeat.beat.beat import STANDBY_POLL
 from redbeat.errors import ConfigurationError
 from redbeat.settings import AT_MOST_ONCE
-from redbeat.storage.beats import SEEN_WITHIN
+from redbeat.storage.words import SEEN_WITHIN
 from tests.deployments import PREFIX
 
 from .clients import Wire

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.storage.keys import Keys
 from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.store import Store

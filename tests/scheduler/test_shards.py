@@ -18,8 +18,8 @@ from redbeat.beat.parts import LOOK_INTERVAL, PartedBeat, owners
 from redbeat.beat.upkeep import INTERVAL
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError
+from redbeat.metrics.beats import active_beats, current_leader
 from redbeat.metrics.snapshot import take_snapshot
-from redbeat.storage.beats import active_beats, current_leader
 from redbeat.storage.keys import Layout
 from redbeat.storage.reading import Presence
 from redbeat.storage.store import store_of

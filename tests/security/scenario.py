@@ -16,8 +16,8 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.wakeup import WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
+from redbeat.metrics.beats import active_beats
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.beats import active_beats
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
 __all__ = ("Scenario", "overdue")

@@ -19,7 +19,7 @@ from celery.platforms import EX_UNAVAILABLE
 
 from redbeat.cli import COMMANDS
 from redbeat.errors import RedBeatError
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.checks import MISSING_RIGHT
 from redbeat.web.auth import Access

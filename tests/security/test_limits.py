@@ -12,7 +12,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry, Schedule, rrule, rruleset
 from redbeat.codec.stored import MAX_WHOLE
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.storage.beats import active_beats
+from redbeat.metrics.beats import active_beats
 from tests.samples import rows_in
 from tests.scheduler.conftest import (
     BEATS,

@@ -6,7 +6,8 @@ from typing import Any
 
 import redis
 
-from redbeat.storage.reading import BATCH, SCAN_COUNT, static_among
+from redbeat.management.find import static_among
+from redbeat.storage.reading import BATCH, SCAN_COUNT
 from redbeat.storage.store import Store
 from tests.storage.places import KEYS
 

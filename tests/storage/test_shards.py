@@ -19,11 +19,11 @@ from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
 from redbeat.management.doctor import examine
-from redbeat.management.find import ORDERS, SORTS, Query, browse, in_order
+from redbeat.management.find import ORDERS, SORTS, Query, browse, in_order, static_among
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage import words
 from redbeat.storage.keys import Keys, Layout
-from redbeat.storage.reading import BATCH, REPORTS_SINCE, static_among
+from redbeat.storage.reading import BATCH, REPORTS_SINCE
 from redbeat.storage.store import ShardedStore, Store, store_of
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX

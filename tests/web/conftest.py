@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from jinja2 import BytecodeCache, FileSystemBytecodeCache
 from werkzeug.test import TestResponse
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from redbeat.web.timeline import Forecasts

@@ -14,7 +14,7 @@ import redis
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.conftest import Make
 from tests.samples import long
 from tests.stored import is_triggered

@@ -20,9 +20,9 @@ from redbeat.entries.history import RunState
 from redbeat.entries.policy import FIELDS
 from redbeat.entries.status import LAST_RESULTS, STATES
 from redbeat.management import find, forecast
+from redbeat.management.schedule import Schedule
 from redbeat.metrics.problems import KINDS
 from redbeat.presentation.rule_text import RULES
-from redbeat.schedule import Schedule
 from redbeat.transfer import entry_file
 from redbeat.transfer.entry_file import TASK
 from redbeat.web.api import DEFAULT_ITEMS, MAX_ITEMS

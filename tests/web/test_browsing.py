@@ -16,7 +16,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.config import get_redis
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import MAX_READ, SORTED, SORTS, Query, browse, like
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long

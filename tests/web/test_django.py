@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.conftest import Make
 from tests.deployments import Deployment
 from tests.servers import free_port

@@ -17,7 +17,7 @@ from celery.schedules import crontab, solar
 from redbeat import RedBeatSchedulerEntry, rrule
 from redbeat.decoder import encode
 from redbeat.management.forecast import Periods, minutes_between
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.conftest import Make
 from tests.stored import put_failing, put_hold, put_nominal
 

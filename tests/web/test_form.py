@@ -14,7 +14,7 @@ from jinja2 import BytecodeCache
 
 from redbeat import rrule
 from redbeat.entries.policy import FIELDS
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from tests.cli.test_classes import Owned
 from tests.conftest import Make
 from tests.web.conftest import Browser, Open, create_site

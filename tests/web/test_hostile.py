@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import BytecodeCache
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.web.timeline import Forecasts
 from tests.conftest import Make
 from tests.fuzz.hostile import definitions, lists, metas, policies, scores, states

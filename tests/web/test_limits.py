@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from waitress import wasyncore  # type: ignore[import-untyped]
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import Served
 from tests.acceptance.processes import Project

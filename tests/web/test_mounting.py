@@ -14,7 +14,7 @@ import httpx
 import pytest
 from celery import Celery
 
-from redbeat.schedule import Schedule
+from redbeat.management.schedule import Schedule
 from redbeat.web.site import dashboard, mounted
 from tests.conftest import Make
 from tests.samples import long

@@ -19,8 +19,8 @@ from flask import Flask
 from redbeat import Calendar, clocked
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.state import Ended
+from redbeat.management.schedule import Schedule
 from redbeat.presentation.text import due, duration
-from redbeat.schedule import Schedule
 from redbeat.web import timeline
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app

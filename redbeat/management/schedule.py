@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.beat.message import why_not_rendered
 from redbeat.codec.stored import bytes_of, plain_name
+from redbeat.config import App, ensure_conf, real_app
 from redbeat.entries import changes, edits, saving
 from redbeat.entries import status as statuses
+from redbeat.entries.calendars import give_calendars, load_calendars
 from redbeat.entries.history import Occurrence
 from redbeat.entries.policy import in_utc, spelled_out
 from redbeat.entries.status import EntryState, EntryStatus, LastResult, Record
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
 from redbeat.management.apply import Applied, apply, build_entry
@@ -25,17 +29,12 @@ from redbeat.management.find import Filter, Search, pages_of, records_in
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.metrics.problems import MAX_LATE
+from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
+from redbeat.settings import MISSING
 from redbeat.storage.reading import Page
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
-
-from .config import App, ensure_conf, real_app
-from .entries.calendars import give_calendars, load_calendars
-from .entry import RedBeatSchedulerEntry
-from .errors import DecodeError, InvalidEntryError
-from .printing import encodable
-from .settings import MISSING
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,25 +7,9 @@ from typing import NamedTuple
 
 from redbeat.codec.stored import instant_in, whole_in
 from redbeat.config import App, ensure_conf
-
-from .keys import layout_of
-from .store import store_of
-
-#: Begins the lock tokens of RedBeat 3. Others belong to other programs or older versions.
-TOKEN_PREFIX = "redbeat3:"
-
-#: The holder that ``turn.lua`` returns if the lock key's value is not a string.
-NOT_A_LOCK = "a key that is not a lock"
-
-#: Seconds without a renewal after which a leader counts as dead.
-SILENCE = 20.0
-
-#: For this many seconds after its last request a beat counts as active.
-SEEN_WITHIN = 10.0
-
-#: After this many seconds without a request a beat leaves the list of beats.
-#: ``lua/parts/share.lua`` must contain the same number.
-FORGET_AFTER = 60.0
+from redbeat.storage.keys import layout_of
+from redbeat.storage.store import store_of
+from redbeat.storage.words import SEEN_WITHIN, TOKEN_PREFIX
 
 
 class BeatInfo(NamedTuple):
