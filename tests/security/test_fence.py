@@ -142,6 +142,14 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "conditions",
         "float(value)",
     ),
+    "presentation/cron_text.py": (
+        "what regular expressions have checked",
+        "int(match[1] or lowest)",
+        "int(match[2] or highest)",
+        "int(match[3] or 0)",
+        "int(match[5] or 1)",
+        "int(value)",
+    ),
     "presentation/rule_text.py": (
         "what a user entered; ValueError is an error of this text",
         "Decimal(number)",
