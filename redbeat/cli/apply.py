@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,22 +15,14 @@ from celery.exceptions import CeleryCommandException
 from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
 from redbeat.presentation.describe import iso
 from redbeat.printing import plural
-from redbeat.transfer.entry_file import EntryFile, read_entry_file
-from redbeat.transfer.incoming import UnreadableSourceError
+from redbeat.transfer.entry_file import read_entry_file
 
-from .command import (
-    EX_CONFLICT,
-    EX_DIFFERENT,
-    EX_FAILED,
-    EX_UNREADABLE,
-    Console,
-    RedBeatCommand,
-    Styled,
-    command,
-    failure,
-)
+from .command import Console, Exit, RedBeatCommand, Styled, command, failure
 from .edit import warn_of_schedules, warn_of_unknown_names
-from .options import argument, option
+from .options import argument, option, reading
+
+#: The actions of a plan, in the order of a summary.
+ACTIONS: Final = ("created", "changed", "unchanged", "removed")
 
 DETAILED: Final = "--detailed-exitcode"
 
@@ -63,7 +55,7 @@ def _failing_with_one(detailed: bool) -> Iterator[None]:
         yield
     except (click.ClickException, CeleryCommandException) as error:
         if detailed:
-            vars(error)["exit_code"] = EX_FAILED
+            vars(error)["exit_code"] = Exit.FAILED
         raise
 
 
@@ -81,13 +73,12 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
     FILE contains entries and the name of their owner, in TOML or JSON. If FILE is -, the command
     reads JSON from standard input.
     """
-    planned = _plan(console, file, adopt)
-    counts = _counts(planned)
+    planned, counts = _plan(console, file, adopt)
     text = f"Plan for {file}: {summary(counts)}; nothing was written"
     console.result({**counts, "dry_run": True}, text)
-    _fail_on_problems(console, planned)
+    _fail_on_conflicts(console, planned)
     if detailed_exitcode and _to_write(planned):
-        console.ctx.exit(EX_DIFFERENT)
+        console.ctx.exit(Exit.DIFFERENT)
 
 
 @command("apply")
@@ -102,9 +93,9 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     belong to the owner of FILE but are not in FILE any more. Without --adopt, the command never
     changes entries that have another owner or no owner.
     """
-    planned = _plan(console, file, adopt)
-    _fail_on_problems(console, planned)
-    to_write, counts = _to_write(planned), _counts(planned)
+    planned, counts = _plan(console, file, adopt)
+    _fail_on_conflicts(console, planned)
+    to_write = _to_write(planned)
     if to_write and not (dry_run or yes):
         console.note(f"{file}: {summary(counts)}")
         click.confirm("Apply these changes?", abort=True, err=True)
@@ -117,48 +108,44 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     if conflicts:
         number = plural(len(conflicts), "entry", "entries")
         problem = f"Not written, because somebody else changed the stored entry: {number}"
-        raise failure(f"{problem}; run the command again", EX_CONFLICT)
+        raise failure(f"{problem}; run the command again", Exit.CONFLICT)
 
 
-def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
+def _plan(console: Console, file: str, adopt: bool) -> tuple[list[PlannedChange], dict[str, int]]:
+    """Return also the number of entries for each action."""
     schedule = console.schedule
-    try:
+    with reading(file):
         content = read_entry_file(schedule, file, sys.stdin.buffer)
-    except UnreadableSourceError as error:
-        raise failure(f"{file}: {error}", EX_UNREADABLE) from error
-    _fail_on_invalid(console, file, content)
+    problems = [f"{where}: {problem}" for where, problem in content.problems]
+    invalid = plural(len(problems), "invalid entry", "invalid entries")
+    message = f"{file}: nothing was written, because the file has {invalid}"
+    _fail(console, problems, message, Exit.FAILED)
     planned = list(plan_entries(schedule, content.managed_by, content.entries, adopt))
     for item in planned:
         print_change(console, item.change)
     written = [item.entry for item in planned if item.action in TO_WRITE]
     warn_of_unknown_names(console, written)
     warn_of_schedules(console, written)
-    return planned
+    found = Counter(item.action for item in planned)
+    return planned, {action: found[action] for action in ACTIONS}
 
 
-def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
-    for problem in content.problems:
-        console.error(f"{problem.where}: {problem.text}")
-    if content.problems:
-        entries = plural(len(content.problems), "invalid entry", "invalid entries")
-        raise failure(f"{file}: nothing was written, because the file has {entries}", EX_FAILED)
+def _fail_on_conflicts(console: Console, planned: list[PlannedChange]) -> None:
+    problems = [f"{item.name} {item.problem}" for item in planned if item.problem]
+    message = f"Nothing was written: {plural(len(problems), 'conflict')}"
+    _fail(console, problems, message, Exit.CONFLICT)
 
 
-def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
-    problems = [item for item in planned if item.problem]
-    for item in problems:
-        console.error(f"{item.name} {item.problem}")
+def _fail(console: Console, problems: Sequence[str], message: str, exit_code: Exit) -> None:
+    """Print the problems, and end the command if there are any."""
+    for problem in problems:
+        console.error(problem)
     if problems:
-        raise failure(f"Nothing was written: {plural(len(problems), 'conflict')}", EX_CONFLICT)
+        raise failure(message, exit_code)
 
 
 def _to_write(planned: list[PlannedChange]) -> list[PlannedChange]:
     return [item for item in planned if item.action != "unchanged"]
-
-
-def _counts(planned: list[PlannedChange]) -> dict[str, int]:
-    found = Counter(item.action for item in planned)
-    return {action: found[action] for action in ("created", "changed", "unchanged", "removed")}
 
 
 # -- output ------------------------------------------------------------------------------------

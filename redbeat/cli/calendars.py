@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from redbeat.errors import InvalidEntryError
+from redbeat import Calendar, InvalidEntryError
 from redbeat.management.as_json import calendar_json
 from redbeat.printing import plural
-from redbeat.schedules.calendars import Calendar
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
+from .command import Console, Exit, command, failure
 from .options import argument, option, option_error, wide_option
 
 TITLES = ("NAME", "ZONE", "DAYS", "RULES")
@@ -103,7 +102,7 @@ def _delete(console: Console, name: str) -> None:
     try:
         existed = console.schedule.delete_calendar(name)
     except InvalidEntryError as error:
-        raise failure(f"The calendar {name!r} {error.problem}", EX_CONFLICT) from error
+        raise failure(f"The calendar {name!r} {error.problem}", Exit.CONFLICT) from error
     if not existed:
-        raise failure(f"There is no calendar {name!r}", EX_NOT_FOUND)
+        raise failure(f"There is no calendar {name!r}", Exit.NOT_FOUND)
     console.result({"name": name, "action": "deleted"}, f"Deleted the calendar {name}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, tzinfo
+from enum import IntEnum
 from functools import cached_property, wraps
 from importlib import import_module
 from itertools import repeat
@@ -25,11 +26,9 @@ from celery.platforms import EX_OK, EX_UNAVAILABLE
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
-from redbeat import errors
+from redbeat import RedBeatSchedulerEntry, Schedule, errors
 from redbeat.calendar.zones import UTC
 from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.schedule import Schedule
 from redbeat.presentation.text import Room, columns, moment, until
 from redbeat.printing import get_logger, printable
 from redbeat.storage.checks import explained
@@ -275,13 +274,16 @@ def _escaped(cell: str) -> str:
 
 
 @contextmanager
-def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
+def progress(
+    console: Console, label: str, length: int | None, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that advances it by a number of entries.
 
-    Only a terminal shows it. ``length`` is the total, or None if unknown. It is wrong if other
+    Only a terminal shows it. Lines about entries would break it, so commands that print them pass
+    False for ``shown``. ``length`` is the total, or None if unknown. It is wrong if other
     programs add or remove entries, so the bar jumps to 100 % at the end, unless there is an error.
     """
-    if console.ctx.obj.quiet or not sys.stderr.isatty():
+    if not shown or console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
     # Click needs a length or an iterable, although this one is never used.
@@ -297,29 +299,34 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
 
 # -- the command -----------------------------------------------------------------------------------
 
-EX_FAILED: Final = 1
-EX_UNHEALTHY: Final = EX_FAILED
-EX_USAGE: Final = 2
-#: The exit code of ``plan --detailed-exitcode`` if something would change.
-EX_DIFFERENT: Final = EX_USAGE
-EX_NOT_FOUND: Final = 3
-EX_CONFLICT: Final = 4
-EX_UNREADABLE: Final = 5
+
+class Exit(IntEnum):
+    FAILED = 1
+    UNHEALTHY = FAILED
+    USAGE = 2
+    #: That of ``plan --detailed-exitcode`` if something would change.
+    DIFFERENT = USAGE
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNREADABLE = 5
+    UNAVAILABLE = EX_UNAVAILABLE
+    CONFIG = errors.EX_CONFIG
+
 
 #: The exit codes of all commands, as the help and the manual list them.
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
-    EX_FAILED: "the command found problems, failed, or was not confirmed with yes",
-    EX_USAGE: "the command line is invalid, or plan --detailed-exitcode found planned changes",
-    EX_NOT_FOUND: "the entry or calendar does not exist; nothing was written",
-    EX_CONFLICT: "another program changed the entry, or a different entry is stored already",
-    EX_UNREADABLE: "an entry or a file cannot be read",
-    EX_UNAVAILABLE: "Redis cannot be reached, or refuses a command",
-    errors.EX_CONFIG: "a setting of the app is invalid",
+    Exit.FAILED: "the command found problems, failed, or was not confirmed with yes",
+    Exit.USAGE: "the command line is invalid, or plan --detailed-exitcode found planned changes",
+    Exit.NOT_FOUND: "the entry or calendar does not exist; nothing was written",
+    Exit.CONFLICT: "another program changed the entry, or a different entry is stored already",
+    Exit.UNREADABLE: "an entry or a file cannot be read",
+    Exit.UNAVAILABLE: "Redis cannot be reached, or refuses a command",
+    Exit.CONFIG: "a setting of the app is invalid",
 }
 
 
-def failure(message: str, exit_code: int) -> CeleryCommandException:
+def failure(message: str, exit_code: Exit) -> CeleryCommandException:
     return CeleryCommandException(printable(message), exit_code)
 
 
@@ -359,21 +366,21 @@ def _translated_errors(app: Celery) -> Iterator[None]:
     try:
         yield
     except errors.ConfigurationError as error:
-        raise failure(str(error), errors.EX_CONFIG) from error
+        raise failure(str(error), Exit.CONFIG) from error
     except errors.InvalidEntryError as error:
         raise click.UsageError(printable(str(error))) from error
     except errors.DecodeError as error:
-        raise failure(f"The entry cannot be read: {error}", EX_UNREADABLE) from error
+        raise failure(f"The entry cannot be read: {error}", Exit.UNREADABLE) from error
     except errors.ConflictError as error:
         problem = f"Somebody else keeps changing {str(error)!r}; check the entry and try again"
-        raise failure(problem, EX_CONFLICT) from error
+        raise failure(problem, Exit.CONFLICT) from error
     except RedisError as error:
         reason = errors.described(explained(error, store_of(app)))
-        raise failure(f"Redis cannot be used: {reason}", EX_UNAVAILABLE) from error
+        raise failure(f"Redis cannot be used: {reason}", Exit.UNAVAILABLE) from error
     except OSError as error:  # for example, a file cannot be read, or an address is in use
         if isinstance(error, BrokenPipeError):
             raise
-        raise failure(str(error), EX_FAILED) from error
+        raise failure(str(error), Exit.FAILED) from error
 
 
 def command(

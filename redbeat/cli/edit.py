@@ -11,9 +11,8 @@ from typing import Any, Final
 import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
+from redbeat import ConflictError, InvalidEntryError, RedBeatSchedulerEntry
 from redbeat.entries.policy import FIELDS
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.management.apply import save_unchanged
 from redbeat.management.find import static_among
 from redbeat.management.names import UsedNames
@@ -23,7 +22,7 @@ from redbeat.printing import plural
 from redbeat.transfer import entry_file
 
 from . import options
-from .command import EX_CONFLICT, Console, RedBeatCommand, command, failure
+from .command import Console, Exit, RedBeatCommand, command, failure
 from .options import CLEARED, argument, entry_argument, option, option_error, task_names
 
 #: Add an option below a heading of the help.
@@ -228,7 +227,7 @@ def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:
     try:
         save_unchanged(entry)
     except ConflictError as error:
-        raise failure(conflict, EX_CONFLICT) from error
+        raise failure(conflict, Exit.CONFLICT) from error
 
 
 def _report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:

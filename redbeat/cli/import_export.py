@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 import click
 
-from redbeat.management.schedule import Schedule
+from redbeat import Schedule
 from redbeat.printing import plural
 from redbeat.transfer import crontab_file, django, importing, shelve_file
 from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 
 from . import apply
-from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
+from .command import Console, Exit, command, failure, progress
 from .edit import warn_of_unknown_names
-from .options import argument, option, option_error
+from .options import argument, option, option_error, reading
 
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
@@ -114,7 +114,8 @@ def _report_export(
         console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
-        raise failure(f"{some} not exported; to list causes, run: celery redbeat doctor", EX_FAILED)
+        message = f"{some} not exported; to list causes, run: celery redbeat doctor"
+        raise failure(message, Exit.FAILED)
 
 
 @contextmanager
@@ -131,7 +132,7 @@ def _output(file: str) -> Iterator[IO[str]]:
             os.fsync(out.fileno())
         part.replace(file)
     except OSError as error:
-        raise failure(f"{file} cannot be written: {error.strerror}", EX_FAILED) from error
+        raise failure(f"{file} cannot be written: {error.strerror}", Exit.FAILED) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -199,13 +200,9 @@ def import_(
     note = partial(apply.print_change, console) if dry_run else None
     skip = partial(_print_problem, console) if skip_invalid else None
     importer = importing.Importer(console.schedule, on_conflict, note, skip)
-    try:
-        # Lines about entries would break a progress bar.
-        quiet = dry_run or skip_invalid
-        with nullcontext() if quiet else progress(console, "Checking", None) as advance:
-            importer.check(incoming, advance)
-    except UnreadableSourceError as error:
-        raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
+    bar = progress(console, "Checking", None, shown=not (dry_run or skip_invalid))
+    with reading(source_name), bar as advance:
+        importer.check(incoming, advance)
     _fail_on_problems(console, importer, source_name)
     warn_of_unknown_names(console, [ready.entry for ready in importer.planned])
     if not dry_run:
@@ -249,12 +246,12 @@ def _fail_on_problems(console: Console, importer: importing.Importer, source_nam
         some = f"{plural(len(found), 'entry', 'entries')} of {source_name} {verb}"
         if found is importer.problems:
             message = f"Nothing was written: {some} invalid; --skip-invalid imports the others"
-            raise failure(message, EX_FAILED)
+            raise failure(message, Exit.FAILED)
         message = (
             f"Nothing was written: {some} already stored with different content; use "
             "--on-conflict keep or --on-conflict replace"
         )
-        raise failure(message, EX_CONFLICT)
+        raise failure(message, Exit.CONFLICT)
 
 
 def _report(console: Console, written: dict[str, int], skipped: int, dry_run: bool) -> None:

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import click
 
+from redbeat import Backfill, DecodeError, InvalidEntryError, Planned, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.entries import edits
-from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.entries.backfill import BACKFILL_RATE
 from redbeat.management.as_json import progress_json
 from redbeat.management.find import record_of, static_among
 from redbeat.presentation.describe import iso
@@ -22,7 +21,7 @@ from redbeat.presentation.text import duration
 from redbeat.printing import encodable, plural
 
 from . import options
-from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure, progress
+from .command import Console, Exit, command, failure, progress
 from .edit import as_option_errors
 from .options import option
 
@@ -68,7 +67,7 @@ def select_names(
         if paused is None or paused is (record.entry is not None and not record.entry.enabled)
     ]
     if not matching:
-        raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
+        raise failure(f"No entry matches {match!r}", Exit.NOT_FOUND)
     if not yes:
         confirm(console, verb, matching)
     return matching
@@ -106,7 +105,7 @@ def report_changed(
     report(console, action, [name for name in names if entry_key(name) in changed])
     left = [name for name in names if entry_key(name) not in changed]
     if left:
-        raise failure(not_done(console, action, left), EX_UNREADABLE)
+        raise failure(not_done(console, action, left), Exit.UNREADABLE)
 
 
 @command("pause")
@@ -146,12 +145,11 @@ def trigger(console: Console, **selection: Any) -> None:
             failed[name] = error
         else:
             report(console, "triggered", [name], task_id=task_id)
-    first = next(iter(failed.values()), None)
-    if isinstance(first, InvalidEntryError):
-        message = not_done(console, "triggered", [*failed], first.problem)
-        raise failure(message, EX_CONFLICT)
     if failed:
-        raise failure(not_done(console, "triggered", [*failed]), EX_UNREADABLE)
+        first = next(iter(failed.values()))
+        refusal = first.problem if isinstance(first, InvalidEntryError) else ""
+        message = not_done(console, "triggered", [*failed], refusal)
+        raise failure(message, Exit.CONFLICT if refusal else Exit.UNREADABLE)
 
 
 @command("delete")
@@ -165,7 +163,7 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     count = console.schedule.delete_all(selected)
     if count < len(selected):
         message = f"Deleted {count} of {len(selected)} entries; the other entries are already gone"
-        raise failure(message, EX_CONFLICT)
+        raise failure(message, Exit.CONFLICT)
     report(console, "deleted", selected)
     for name in [name for name in selected if name in statics][:1]:
         console.warn(f"{name} is in beat_schedule: the next start of a beat adds the entry again")

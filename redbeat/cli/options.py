@@ -18,18 +18,16 @@ from celery.bin.base import CeleryOption
 from celery.exceptions import CeleryCommandException
 from click.shell_completion import CompletionItem
 
+from redbeat import InvalidEntryError, Record, RedBeatSchedulerEntry
 from redbeat.calendar.zones import time_from
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.management.names import registered_tasks
-from redbeat.management.schedule import Record
 from redbeat.presentation.rule_text import seconds_from
-from redbeat.transfer.incoming import instant_from
+from redbeat.transfer.incoming import UnreadableSourceError, instant_from
 
-from .command import EX_NOT_FOUND, Console, failure, schedule_of
+from .command import Console, Exit, failure, schedule_of
 
 #: The value of a clearable option for the word ``none``.
 CLEARED: Final = object()
@@ -183,7 +181,7 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
         hint = f"{where}; the schedule is empty"
     if GLOB.search(name) and any(param.name == "match" for param in console.ctx.command.params):
         hint = f"; for all that match, use --match {name!r}"
-    return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
+    return failure(f"There is no entry {name!r}{hint}", Exit.NOT_FOUND)
 
 
 def problem_in(record: Record | None) -> str:
@@ -197,6 +195,15 @@ def existing(console: Console, name: str) -> Iterator[None]:
         yield
     except KeyError:
         raise not_found(console, name) from None
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """End the command if the file or database that is read in the ``with`` block is unreadable."""
+    try:
+        yield
+    except UnreadableSourceError as error:
+        raise failure(f"{source}: {error}", Exit.UNREADABLE) from error
 
 
 # -- completion in the shell -----------------------------------------------------------------------

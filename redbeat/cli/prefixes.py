@@ -12,18 +12,18 @@ from typing import Any, Final
 import click
 from redis.exceptions import RedisError
 
+from redbeat import BeatInfo
 from redbeat.config import client_of, ensure_conf, unretried
 from redbeat.connection.topology import node_of
 from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
-from redbeat.metrics.beats import BeatInfo
 from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
 from redbeat.storage import checks, reading, store, words
 from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change
-from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
+from .command import Console, Exit, command, failure, progress
 from .options import argument, option
 
 #: The number of entries for each outcome of a copy.
@@ -58,19 +58,15 @@ def migrate_prefix(
     note = checks.LayoutNote.read(source)
     if note.shards > 1 or note.copying:
         shards = f"the schedule has {note.shards} shards: first run celery redbeat shard 1"
-        raise failure(note.problem(note.shards) or shards, EX_CONFLICT)
+        raise failure(note.problem(note.shards) or shards, Exit.CONFLICT)
     members = source.members()
     is_empty = not (members or source.calendars() or source.stats())
     if is_empty and not _store(client, new).members():
         message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
-        raise failure(message, EX_NOT_FOUND)
-    if dry_run:
-        outcome = partial(_print_outcome, console)
-        result = prefixes.copy_prefix(client, old, new, delete, note=outcome, dry_run=True)
-    else:
-        with progress(console, "Copying", members) as advance:
-            result = prefixes.copy_prefix(client, old, new, delete, advance)
-    counts = asdict(result)
+        raise failure(message, Exit.NOT_FOUND)
+    outcome = partial(_print_outcome, console) if dry_run else None
+    with progress(console, "Copying", members, shown=not dry_run) as advance:
+        counts = asdict(prefixes.copy_prefix(client, old, new, delete, advance, outcome, dry_run))
     done = "Dry run, nothing was written: " if dry_run else ""
     text = f"{done}{_text(counts)}"
     console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
@@ -92,7 +88,7 @@ def _fail_if_incomplete(counts: Counts, where: str, advice: str = "") -> None:
     if counts["different"] or counts["unreadable"]:
         different = f"{counts['different']} different from the entry of the same name {where}"
         message = f"Not all entries were copied: {different}, {counts['unreadable']} unreadable"
-        raise failure(f"{message}{advice}", EX_CONFLICT)
+        raise failure(f"{message}{advice}", Exit.CONFLICT)
 
 
 def _store(client: Any, prefix: str) -> store.Store:
@@ -112,7 +108,7 @@ def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
             f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "
             "beat remains until its timeout; use --force to ignore the lock"
         )
-        raise failure(message, EX_CONFLICT)
+        raise failure(message, Exit.CONFLICT)
 
 
 @command("shard")
@@ -167,7 +163,7 @@ OF_ONE_LAYOUT: Final = (reading.LAYOUT, "members", "lost")
 
 def _copy(console: Console, client: Any, source: Layout, target: Layout, force: bool) -> Counts:
     with progress(console, "Copying", sum(_sizes(client, source))) as advance:
-        counts = asdict(prefixes.copy_to_shards(client, source, target, advance))
+        counts = asdict(prefixes.copy_layout(client, source, target, advance))
     if not force:
         advice = (
             ". Correct or delete the entries that were not copied, and run the command again; or "
@@ -185,13 +181,13 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
 def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -> None:
     """Refuse if old copies of entries would mix with the new ones."""
     if note.copying not in (0, shards):
-        raise failure(note.problem(shards), EX_CONFLICT)
+        raise failure(note.problem(shards), Exit.CONFLICT)
     if shards in note.left or (shards == 1 and base_entries and not note.copying):
         message = (
             f"There are still entries of programs that used {plural(shards, 'shard')}: "
             f"delete these entries with celery redbeat shard {note.shards} --delete"
         )
-        raise failure(message, EX_CONFLICT)
+        raise failure(message, Exit.CONFLICT)
 
 
 def _sizes(client: Any, places: Layout) -> list[int]:

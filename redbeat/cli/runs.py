@@ -11,17 +11,16 @@ from typing import Any, Final
 
 import click
 
+from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import zone_key
-from redbeat.entries.policy import DEFAULT
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management import as_json, forecast
 from redbeat.presentation import text
 from redbeat.presentation.describe import iso, timing_text
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
-from redbeat.transfer.incoming import Problem, UnreadableSourceError
+from redbeat.transfer.incoming import Problem
 
 from . import import_export, options
-from .command import EX_UNREADABLE, Console, command, failure
+from .command import Console, command
 from .edit import as_option_errors, schedule_options, table_from
 from .options import argument, match_option, option, option_error
 
@@ -178,17 +177,14 @@ def _changes(
         raise click.UsageError(f"--{given[0]} needs the names of the entries with the new rule")
     with as_option_errors(console.ctx):
         table = table_from(console, values)
-        change = {name: getattr(DEFAULT, name) for name, value in table.items() if value is None}
-        return {
-            name: change | attributes_of(console.app, name, table, table.get("timezone"))
-            for name in names
-        }
+        zone = table.get("timezone")
+        return {name: attributes_of(console.app, name, table, zone) for name in names}
 
 
 def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:
     schedule, stdin = console.schedule, sys.stdin.buffer
     entries: dict[str, RedBeatSchedulerEntry] = {}
-    try:
+    with options.reading(file):
         if file_format == PLAN:
             content = read_entry_file(schedule, file, stdin)
             entries, problems = content.entries, content.problems
@@ -196,8 +192,6 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
             items = list(import_export.read_source(file_format, schedule, file, stdin))
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
             problems = [Problem(item.where, item.problem) for item in items if item.problem]
-    except UnreadableSourceError as error:
-        raise failure(f"{file}: {error}", EX_UNREADABLE) from error
     for problem in problems[:1]:
         raise option_error(console.ctx, "file", f"{problem.where}: {problem.text}")
     return entries

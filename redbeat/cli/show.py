@@ -11,15 +11,11 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
+from redbeat import DecodeError, Occurrence, Record, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entries.history import Occurrence
 from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
 from redbeat.management import as_json, find, forecast
-from redbeat.management.find import static_among
-from redbeat.management.schedule import Record
 from redbeat.presentation import describe, rule_text, text
 from redbeat.printing import plural
 from redbeat.storage.words import SILENCE
@@ -123,7 +119,7 @@ def show(console: Console, name: str) -> None:
     except DecodeError:
         _show_unreadable(console, name)
         raise
-    static = bool(static_among(console.store, [name]))
+    static = bool(find.static_among(console.store, [name]))
     with existing(console, name):
         if console.as_json:
             console.emit(as_json.entry_json(entry, static))

@@ -9,17 +9,14 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from redbeat.errors import ConfigurationError
+from redbeat import BeatInfo, ConfigurationError, Finding, Shard, Status
 from redbeat.management import as_json
 from redbeat.management.doctor import examine, lost_on_the_way_back
-from redbeat.management.schedule import Status
-from redbeat.management.status import Shard
-from redbeat.metrics.beats import BeatInfo
-from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, finding
+from redbeat.metrics.problems import ERROR, MAX_LATE, finding
 from redbeat.presentation.text import duration
 from redbeat.printing import plural
 
-from .command import EX_UNHEALTHY, Console, Styled, command
+from .command import Console, Exit, Styled, command
 from .options import SECONDS, option
 
 #: Seconds by which the clocks of this host and Redis may differ without a warning.
@@ -55,7 +52,7 @@ def status(console: Console, max_late: float) -> None:
         offset = duration(abs(current.clock_offset))
         console.warn(f"the clocks of this host and of Redis differ by {offset}")
     if not current.healthy:
-        console.ctx.exit(EX_UNHEALTHY)
+        console.ctx.exit(Exit.UNHEALTHY)
 
 
 def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[str]]]:
@@ -125,7 +122,7 @@ def doctor(console: Console, fix: bool, for_redbeat_2: bool) -> None:
             summary += f", {fixed_count} repaired"
         console.note(summary if found_count else "Nothing is wrong")
     if found_count:
-        console.ctx.exit(EX_UNHEALTHY)
+        console.ctx.exit(Exit.UNHEALTHY)
 
 
 def _findings(console: Console, fix: bool) -> Iterator[Finding]:

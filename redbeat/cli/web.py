@@ -10,7 +10,7 @@ import click
 
 from redbeat.metrics import prometheus_module
 
-from .command import EX_UNHEALTHY, Console, command, failure
+from .command import Console, Exit, command, failure
 from .options import Parsed, option, option_error
 
 #: Minimum length of an access token, in characters.
@@ -102,7 +102,7 @@ def web(
         if (error.name or "").startswith("redbeat"):  # the missing module belongs to RedBeat
             raise
         problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
-        raise failure(problem, EX_UNHEALTHY) from error
+        raise failure(problem, Exit.UNHEALTHY) from error
     if not is_loopback(host) and not (users or tokens):
         problem = f"{host!r} is not a loopback address: add --basic-auth or --token"
         raise option_error(console.ctx, "host", problem)
@@ -115,7 +115,7 @@ def web(
         dashboard = Served(console.schedule, access, port)
     except OSError as error:
         problem = f"Cannot listen on {host}, port {port}: {error.strerror or error}"
-        raise failure(problem, EX_UNHEALTHY) from error
+        raise failure(problem, Exit.UNHEALTHY) from error
     text = f"The dashboard is at {dashboard.url}; press Ctrl-C to stop"
     console.result({"url": dashboard.url}, text)
     dashboard.run()

@@ -39,7 +39,9 @@ def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str
     return decode_calendars(texts, texts)
 
 
-def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
+def readable_calendars(
+    store: Store, names: Iterable[str] | None = None
+) -> tuple[dict[str, Calendar], set[str]]:
     """Return also the names of those that cannot be read. One round trip."""
     calendars, unreadable = dict[str, Calendar](), set[str]()
     for name, text in store.calendars(names).items():

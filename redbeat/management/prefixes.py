@@ -9,18 +9,18 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from redis import Redis, RedisCluster
-from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from redbeat.codec.stored import array_of, score_in, text_of, texts_in
+from redbeat.codec.stored import array_of, text_of, texts_in
 from redbeat.codec.stored import bytes_of as key_of
 from redbeat.config import App, ensure_conf, key_aside
+from redbeat.connection.retrying import replies_to
 from redbeat.entries import decide
 from redbeat.entries.history import with_ids
 from redbeat.entries.state import State
 from redbeat.errors import ConfigurationError
 from redbeat.storage import checks, reading, rows, store, words
-from redbeat.storage.keys import Keys, Layout
+from redbeat.storage.keys import WRONG_TYPE, Keys, Layout, layout
 
 #: Number of entries per batch.
 PAGE = 500
@@ -59,13 +59,13 @@ class PrefixCopy:
         for entry, outcome in outcomes:
             setattr(self, outcome, getattr(self, outcome) + 1)
             if note is not None:
-                note(outcome, text_of(entry.name), entry.score)
+                note(outcome, entry.name, entry.score)
 
 
 class SourceEntry(NamedTuple):
     """An entry and all that Redis has about it; without ``fields`` if its key is not a hash."""
 
-    name: bytes
+    name: str
     score: float
     fields: Fields
     static: bool
@@ -100,147 +100,146 @@ def copy_prefix(
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
-    source, target, result, advance = Keys(old), Keys(new), PrefixCopy(), progress or int
+    places = layout(old, 1), layout(new, 1)
+    result = copy_layout(client, *places, progress or int, note, delete, dry_run)
     if not dry_run:
-        _copy_hash(client, source.calendars, target.calendars)
-    for page in _entries(client, source):
-        # RedBeat computes task ids from the prefix, so another prefix would change them.
-        entries = [entry._replace(fields=_with_task_ids(source, entry)) for entry in page]
-        outcomes = _copy(client, entries, lambda _name: target, dry_run)
-        result.count(outcomes, note)
-        if delete and not dry_run:
-            present = [entry.name for entry, outcome in outcomes if outcome in PRESENT]
-            _delete(client, source, present)
-        advance(len(page))
-    if not dry_run:
-        _copy_hash(client, source.stats, target.stats, delete)
-    if delete:
-        result.deleted = result.copied + result.same
-    if delete and not dry_run:
-        indexes = source.expected, source.failing, source.failed
-        client.delete(source.calendars, source.calendar_users, *indexes)
+        source = Keys(old)
+        _copy_hash(client, source.stats, Keys(new).stats, delete)
+        if delete:
+            indexes = source.expected, source.failing, source.failed
+            client.delete(source.calendars, source.calendar_users, *indexes)
     return result
 
 
-def copy_to_shards(
-    client: Any, source: Layout, target: Layout, progress: Callable[[int], Any] = int
+def copy_layout(
+    client: Any,
+    source: Layout,
+    target: Layout,
+    progress: Callable[[int], object] = int,
+    note: Callable[[str, str, float], object] | None = None,
+    delete: bool = False,
+    dry_run: bool = False,
 ) -> PrefixCopy:
-    """Copy all entries, and what belongs to them, to the shards of another layout.
+    """Copy all entries, and what belongs to them, to another layout; see :func:`copy_prefix`.
 
-    Stop all beats first. Entries in the target are never changed, so an interrupted copy can be
-    repeated. Both layouts have the same base prefix, so task ids stay the same. ``progress`` is
-    called with the number of entries in each batch. Takes about five round trips per 500 entries
-    and target shard. Redis errors are not caught.
+    The counters are not copied. Takes about five round trips per 500 entries and target shard.
     """
     result, targets = PrefixCopy(), [Keys(prefix) for prefix in target.prefixes]
-    for keys in targets:
+    for keys in [] if dry_run else targets:
         _copy_hash(client, Keys(source.prefixes[0]).calendars, keys.calendars)
 
-    def keys_of(name: bytes) -> Keys:
-        return targets[target.shard_of(text_of(name))]
+    def keys_of(entry: SourceEntry) -> Keys:
+        return targets[target.shard_of(entry.name)]
 
-    for prefix in source.prefixes:
-        for page in _entries(client, Keys(prefix)):
-            result.count(_copy(client, page, keys_of))
+    for keys in map(Keys, source.prefixes):
+        for page in _entries(client, keys):
+            entries = page
+            if source.prefix != target.prefix:  # RedBeat computes task ids from it
+                entries = [_with_task_ids(keys, entry) for entry in page]
+            outcomes = _copy(client, entries, keys_of, dry_run)
+            result.count(outcomes, note)
+            present = [entry.name for entry, outcome in outcomes if outcome in PRESENT]
+            if delete:
+                result.deleted += len(present)
+            if delete and not dry_run:
+                _delete(client, keys, present)
             progress(len(page))
     return result
 
 
-def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = int) -> int:
+def delete_layout(client: Any, layout: Layout, progress: Callable[[int], object] = int) -> int:
     """Delete all entries of a layout, and what belongs to them; return the number of entries.
 
     The stored number of shards stays. Takes about two round trips per 500 entries, and one more per
     key of the schedule that is not an entry.
     """
     deleted = 0
-    for prefix in layout.prefixes:
-        keys = Keys(prefix)
+    for keys in map(Keys, layout.prefixes):
         for page in _pages(client, keys):
             _delete(client, keys, [name for name, _ in page])
             deleted += len(page)
             progress(len(page))
-        stats = reading.pairs_of(_raw(client, "HGETALL", keys.stats))
-        fields = [name for name, _ in stats if name != key_of(reading.LAYOUT)]
+        stats = _hash(client, keys.stats) or {}
+        fields = [name for name in stats if name != key_of(reading.LAYOUT)]
         if fields:
-            _raw(client, "HDEL", keys.stats, *fields)
+            reading.ask(client, ("HDEL", keys.stats, *fields))
         client.delete(*{keys.schedule, keys.statics, *keys.aside} - {keys.stats})
     return deleted
 
 
-def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
+def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[str, float]]]:
     """Yield the names and scores of entries in lists of at most :data:`PAGE`.
 
-    ZSCAN may repeat an entry, above all if others of its last reply are not deleted yet.
+    Some may come twice, above all if others of the last reply are not deleted yet.
     """
-    prefix, cursor = key_of(keys.prefix), None
-    while cursor is None or int(cursor):
-        cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor or 0, "COUNT", PAGE)
-        members = [
-            (bytes(member).removeprefix(prefix), score_in(score))
-            for member, score in reading.pairs_of(reply)
-        ]
+    for part in store.Store(client, keys).scan():
+        members = [(key.removeprefix(keys.prefix), score) for key, score in part]
         yield from reading.batches(members, PAGE)
 
 
 def _entries(client: Any, keys: Keys) -> Iterator[list[SourceEntry]]:
     for page in _pages(client, keys):
-        pipe = client.pipeline(transaction=False)
+        commands = list[tuple[Any, ...]]()
         for name, _ in page:
-            key = key_of(keys.prefix) + name
-            _raw(pipe, "HGETALL", key)
-            _raw(pipe, "SISMEMBER", keys.statics, name)
-            _raw(pipe, "HGET", keys.quarantine, key)
-        replies = iter(pipe.execute(raise_on_error=False))
+            key = key_of(keys.prefix + name)
+            commands += [
+                ("HGETALL", key),
+                ("SISMEMBER", keys.statics, key_of(name)),
+                ("HGET", keys.quarantine, key),
+            ]
+        replies = iter(replies_to(client, commands))
         yield [
             SourceEntry(name, score, _fields(next(replies)) or {}, next(replies), next(replies))
             for name, score in page
         ]
 
 
+def _hash(client: Any, key: str) -> Fields | None:
+    return _fields(*replies_to(client, [("HGETALL", key)]))
+
+
 def _fields(reply: Any) -> Fields | None:
     """Return the fields of a hash, or None for a key that is not a hash."""
-    if isinstance(reply, ResponseError) and "WRONGTYPE" in text_of(str(reply)):
+    if isinstance(reply, ResponseError) and WRONG_TYPE in text_of(str(reply)):
         return None
     if isinstance(reply, Exception):
         raise reply
     return dict(reading.pairs_of(reply))
 
 
-def _with_task_ids(keys: Keys, entry: SourceEntry) -> Fields:
-    """Return the fields of an entry; in its history, each run has its task id."""
-    if not {DEFINITION, HISTORY} <= entry.fields.keys():
-        return entry.fields
+def _with_task_ids(keys: Keys, entry: SourceEntry) -> SourceEntry:
+    """Return the entry; in its history, each run has its task id."""
     texts = {text_of(name): text_of(text) for name, text in entry.fields.items()}
-    name, meta, state = text_of(entry.name), texts.get(words.META), texts.get(words.STATE)
-    row = rows.Row(keys.entry(name), definition=texts[words.DEFINITION], meta=meta, state=state)
-    identity = State.of(row).identity
+    definition, history = texts.get(words.DEFINITION), texts.get(words.HISTORY)
+    if definition is None or history is None:
+        return entry
+    key, meta, state = keys.entry(entry.name), texts.get(words.META), texts.get(words.STATE)
+    identity = State.of(rows.Row(key, "", definition, meta, state=state)).identity
 
     def task_id(scheduled_at: datetime) -> str:
-        return decide.task_id_of(keys.prefix, name, scheduled_at.isoformat(), identity)
+        return decide.task_id_of(keys.prefix, entry.name, scheduled_at.isoformat(), identity)
 
-    lines = with_ids(texts_in(texts[words.HISTORY]), task_id)
-    return {**entry.fields, HISTORY: array_of(lines).encode()}
+    lines = with_ids(texts_in(history), task_id)
+    return entry._replace(fields={**entry.fields, HISTORY: array_of(lines).encode()})
 
 
 def _copy(
     client: Any,
     entries: Iterable[SourceEntry],
-    keys_of: Callable[[bytes], Keys],
-    dry_run: bool = False,
+    keys_of: Callable[[SourceEntry], Keys],
+    dry_run: bool,
 ) -> Outcomes:
     readable = [entry for entry in entries if DEFINITION in entry.fields]
     outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
-    pipe = client.pipeline(transaction=False)
-    for entry in readable:
-        _raw(pipe, "HGETALL", key_of(keys_of(entry.name).prefix) + entry.name)
-    replies = pipe.execute(raise_on_error=False)
-    pipe = client.pipeline(transaction=False)
+    keys = [key_of(keys_of(entry).prefix + entry.name) for entry in readable]
+    replies = replies_to(client, [("HGETALL", key) for key in keys])
+    commands = list[tuple[Any, ...]]()
     for entry, reply in zip(readable, replies, strict=True):
         outcome = _outcome(entry.fields, _fields(reply))
         outcomes.append((entry, outcome))
         if outcome in PRESENT and not dry_run:
-            _write(pipe, keys_of(entry.name), entry, with_fields=outcome == "copied")
-    pipe.execute()
+            commands += _writing(keys_of(entry), entry, with_fields=outcome == "copied")
+    reading.ask(client, *commands)
     return outcomes
 
 
@@ -253,50 +252,43 @@ def _outcome(fields: Fields, stored: Fields | None) -> str:
     return "same" if same else "different"
 
 
-def _write(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
-    """Store an entry; what an interrupted copy has already stored stays as it is."""
-    key = key_of(keys.prefix) + entry.name
+def _writing(keys: Keys, entry: SourceEntry, with_fields: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield the commands that store an entry; what an interrupted copy has stored stays."""
+    key = key_of(keys.prefix + entry.name)
     if with_fields:
-        _raw(pipe, "HSET", key, *chain.from_iterable(entry.fields.items()))
-    _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
+        yield "HSET", key, *chain.from_iterable(entry.fields.items())
+    yield "ZADD", keys.schedule, "NX", repr(entry.score), key
     if with_fields and words.INBOX.encode() in entry.fields:
-        _raw(pipe, "ZADD", key_aside(keys.prefix, words.INBOX), 0, key)
+        yield "ZADD", key_aside(keys.prefix, words.INBOX), 0, key
     if entry.static:
-        _raw(pipe, "SADD", keys.statics, entry.name)
+        yield "SADD", keys.statics, key_of(entry.name)
     if entry.quarantine_note is not None:
-        _raw(pipe, "HSETNX", keys.quarantine, key, entry.quarantine_note)
+        yield "HSETNX", keys.quarantine, key, entry.quarantine_note
     if b'"exclude"' in entry.fields.get(POLICY, b""):
-        _raw(pipe, "SADD", keys.calendar_users, key)
+        yield "SADD", keys.calendar_users, key
     if any(b'"expect_within"' in text for text in entry.fields.values()):
-        _raw(pipe, "ZADD", keys.expected, "NX", 0, key)
+        yield "ZADD", keys.expected, "NX", 0, key
 
 
 def _copy_hash(client: Any, source: str, target: str, delete: bool = False) -> None:
     """Copy the fields that the target lacks; a source that is not a hash is left out."""
-    pipe = client.pipeline(transaction=False)
-    _raw(pipe, "HGETALL", source)
-    fields = _fields(pipe.execute(raise_on_error=False)[0])
-    for name, value in (fields or {}).items():
-        _raw(pipe, "HSETNX", target, name, value)
+    fields = _hash(client, source) or {}
+    reading.ask(client, *(("HSETNX", target, *pair) for pair in fields.items()))
     if fields and delete:
-        _raw(pipe, "DEL", source)
-    pipe.execute()
+        client.delete(source)
 
 
-def _delete(client: Any, keys: Keys, names: Iterable[bytes]) -> None:
-    pipe = client.pipeline(transaction=False)
+def _delete(client: Any, keys: Keys, names: Iterable[str]) -> None:
+    commands = list[tuple[Any, ...]]()
     for name in names:
-        key = key_of(keys.prefix) + name
-        _raw(pipe, "ZREM", keys.schedule, key)
-        _raw(pipe, "SREM", keys.statics, name)
-        _raw(pipe, "HDEL", keys.quarantine, key)
-        _raw(pipe, "DEL", key)
-    pipe.execute()
-
-
-def _raw(client: Any, *command: Any) -> Any:
-    """Run or queue a command whose reply is bytes instead of strings."""
-    return client.execute_command(*command, **{NEVER_DECODE: True})
+        key = key_of(keys.prefix + name)
+        commands += [
+            ("ZREM", keys.schedule, key),
+            ("SREM", keys.statics, key_of(name)),
+            ("HDEL", keys.quarantine, key),
+            ("DEL", key),
+        ]
+    reading.ask(client, *commands)
 
 
 @dataclass

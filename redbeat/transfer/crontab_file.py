@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.schedules import crontab
 
 from redbeat.decoder import MAX_TEXT
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.cron_text import celery_field, without_nickname
 from redbeat.presentation.rule_text import CRON_FIELDS
@@ -66,16 +64,15 @@ def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incomin
             yield Incoming(where, problem=str(error))
             continue
         task_counts[task] += 1
-        name = f"{task}-{task_counts[task]}"
-        make = partial(schedule.entry_class, name, task, app=schedule.app, timezone=zone)
-        yield read_safely(where, partial(_read, where, make, fields, kwargs))
+        made = {"name": f"{task}-{task_counts[task]}", "task": task, "timezone": zone}
+        yield read_safely(where, _read, schedule, made, fields, kwargs)
 
 
 def _read(
-    where: str, make: Callable[..., RedBeatSchedulerEntry], fields: list[str], kwargs: str
+    where: str, schedule: Schedule, made: dict[str, Any], fields: list[str], kwargs: str
 ) -> Incoming:
-    arguments = json_from("kwargs", kwargs or "{}", dict)
-    return Incoming(where, make(schedule=_schedule(fields), kwargs=arguments))
+    made |= {"schedule": _schedule(fields), "kwargs": json_from("kwargs", kwargs or "{}", dict)}
+    return Incoming(where, schedule.entry_class(**made, app=schedule.app))
 
 
 def _zone(name: str, value: str) -> str | None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -83,7 +82,7 @@ def converted(schedule: Schedule, objects: Sequence[Mapping[str, Any]]) -> Itera
         fields = task.get("fields")
         name = fields.get("name") if isinstance(fields, Mapping) else None
         where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
-        found = incoming.read_safely(where, partial(_convert, schedule, where, fields, tables))
+        found = incoming.read_safely(where, _convert, schedule, fields, tables)
         if name != CLEANUP:
             yield found
         elif edits := found.problem or ", ".join(_edits(schedule, found.entry)):
@@ -103,7 +102,7 @@ def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
     return differences(usual, entry)
 
 
-def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Incoming:
+def _convert(where: str, schedule: Schedule, fields: Any, tables: Tables) -> Incoming:
     app = schedule.app
     incoming.check_kinds("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)

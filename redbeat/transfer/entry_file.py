@@ -31,6 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from celery import Celery
 
 from redbeat.decoder import decode
+from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
@@ -180,16 +181,9 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
     if "queue" in changed and "options" not in changed:
         values["options"] = _with_queue(entry.options, changed["queue"])
     if "timezone" in table and has_own_zone(entry.schedule):
-        entry.__dict__.pop("timezone", None)
-        values.pop("timezone", None)
+        values["timezone"] = None
     if values.get("task", "") is None:
         raise InvalidEntryError("task", "is missing; add the name of the task")
-    for name in [name for name, value in changed.items() if value is None]:
-        if name in CALL:
-            values.setdefault(name, TASK[name].type())  # ``queue`` may have set the options
-        else:
-            entry.__dict__.pop(name, None)
-            values.pop(name, None)
     for name, value in values.items():
         setattr(entry, name, value)
     entry.checked_texts()
@@ -210,7 +204,7 @@ def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 def attributes_of(
     app: Celery, name: str, table: Mapping[str, Any], timezone: str | None
 ) -> dict[str, Any]:
-    """Return the attributes that a table sets on an entry.
+    """Return the attributes that a table sets on an entry; None stands for the default.
 
     Times without a UTC offset are wall-clock times in ``timezone``, or in the app's time zone if it
     is None. ``name`` determines the numbers for ``H`` in a crontab.
@@ -222,13 +216,11 @@ def attributes_of(
     values |= {field: table[field] for field in ("task", "enabled") if field in table}
     if not isinstance(values.get("enabled", True), bool):
         raise InvalidEntryError("enabled", f"must be true or false, not {values['enabled']!r:.60}")
-    for field in CALL:
-        if table.get(field) is not None:
-            values[field] = _call_value(field, table[field])
+    values |= {field: _call_value(field, table[field]) for field in CALL if field in table}
     if "queue" in table:
         values["options"] = _with_queue(values.get("options", {}), table["queue"])
     for field in POLICY_FIELDS:
-        if table.get(field) is not None:
+        if field in table:
             values[field] = _policy_value(field, table[field], zone)
     return values
 
@@ -255,6 +247,8 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 
 
 def _call_value(field: str, value: Any) -> Any:
+    if value is None:
+        return TASK[field].type()
     if isinstance(value, TASK[field].type):
         try:
             # An object with the key __type__ becomes a Python value.
@@ -276,6 +270,8 @@ def _with_queue(options: Mapping[str, Any], queue: Any) -> dict[str, Any]:
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:
     kind = POLICY_FIELDS[field].metadata["type"].name
+    if value is None:
+        return getattr(DEFAULT, field)
     if kind == "seconds" and isinstance(value, str):
         try:
             return seconds_from(value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC, from_timestamp
@@ -167,8 +169,8 @@ class Importer:
         """Check the whole source without writing anything.
 
         Fills :attr:`problems`, and :attr:`conflicts` with what has the name of a different entry or
-        calendar in Redis. Takes one round trip per 500 lines, or two if some of them define or name
-        calendars.
+        calendar in Redis. Takes one round trip per 500 lines, and one more per 500 stored calendars
+        if the source defines or names one.
         """
         for batch in reading.batches(source):
             valid = list(filter(None, map(self._validated, self._entries_of(batch))))
@@ -188,12 +190,10 @@ class Importer:
         for calendar in self._planned_calendars:
             store_calendar(self._schedule, calendar)
         planned = {ready.entry.key: ready for ready in self.planned}
-
-        def change(row: rows.Row, now: float) -> rows.Change:
-            return planned[row.key].change(row, now)
-
         for keys in reading.batches(planned):
-            changes.change_all(self._store, keys, change, new=True)
+            changes.change_all(
+                self._store, keys, lambda row, now: planned[row.key].change(row, now), new=True
+            )
             if progress is not None:
                 progress(len(keys))
 
@@ -243,34 +243,31 @@ class Importer:
             self._note(ready.change_to_show(action, row, score))
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
-        """Plan a batch's calendars, and yield its entries, with the calendars that they name.
-
-        Takes one round trip if a line defines or names a calendar, else none.
-        """
-        names = {name for incoming in batch for name in _calendar_names(incoming)}
-        stored, unreadable = readable_calendars(self._store, names) if names else ({}, set())
+        """Plan a batch's calendars, and yield its entries, with the calendars that they name."""
         for incoming in batch:
             if incoming.calendar is not None:
-                old = stored.get(incoming.calendar.name)
-                is_stored = old is not None or incoming.calendar.name in unreadable
-                self._plan_calendar(incoming.where, incoming.calendar, old, is_stored)
+                self._plan_calendar(incoming.where, incoming.calendar)
                 continue
-            if incoming.entry is not None and _calendar_names(incoming):
-                incoming.entry.use_calendars({**stored, **self._calendars})
+            if incoming.entry is not None and incoming.entry.policy_field("exclude"):
+                stored, _ = self._stored_calendars
+                incoming.entry.use_calendars(ChainMap(self._calendars, stored))
             yield incoming
 
-    def _plan_calendar(
-        self, where: str, calendar: Calendar, old: Calendar | None, is_stored: bool
-    ) -> None:
-        """Plan a calendar; ``old`` is None if there's none or it can't be read."""
-        name = calendar.name
+    @cached_property
+    def _stored_calendars(self) -> tuple[dict[str, Calendar], set[str]]:
+        """The stored calendars, and the names of those that can't be read."""
+        return readable_calendars(self._store)
+
+    def _plan_calendar(self, where: str, calendar: Calendar) -> None:
+        name, (stored, unreadable) = calendar.name, self._stored_calendars
+        old = stored.get(name)
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
             self._refuse(where, problem)
             return
         if name in self._calendars or old == calendar:
             action = "unchanged"
-        elif not is_stored:
+        elif old is None and name not in unreadable:
             action = "created"
         else:
             action = self._on_other(where, f"calendar {name!r}")
@@ -337,12 +334,3 @@ def _problem(where: str, text: str) -> Problem:
 def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
     at = entry.scheduled_at if entry.last_run_at else None
     return runtime_of(State(at=None if at is None else at.timestamp()))
-
-
-def _calendar_names(incoming: Incoming) -> Sequence[str]:
-    if incoming.calendar is not None:
-        return (incoming.calendar.name,)
-    with suppress(InvalidEntryError):  # the policy is invalid
-        if incoming.entry is not None and incoming.entry.policy_field("exclude"):
-            return incoming.entry.policy.exclude
-    return ()

@@ -44,14 +44,14 @@ class Incoming:
     calendar: Calendar | None = None
 
 
-def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
-    """Return the result of ``read()``, or its error as that of an unreadable line.
+def read_safely(where: str, read: Callable[..., Incoming], *args: Any) -> Incoming:
+    """Return the result of ``read(where, *args)``, or its error as that of an unreadable line.
 
     An error in one entry must not end the whole import, and values that a reader doesn't check can
     make Celery's classes raise errors of any type.
     """
     try:
-        return read()
+        return read(where, *args)
     except Exception as error:
         return Incoming(where, problem=problem_of("cannot be read", error))
 

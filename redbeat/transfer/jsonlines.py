@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from redbeat.codec.stored import array_of, moment_in, object_in, string_in, texts_in
+from redbeat.codec.stored import moment_in, object_in, string_in, texts_in
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import changes, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History, is_line, with_ids
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entries.state import State
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
@@ -59,28 +58,6 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def write_line(name: str, row: Row, history: bool = False) -> str:
-    """Return an entry as one line of JSON, without a newline."""
-    kept = State.of(row)
-    texts = {
-        "definition": row.definition,
-        "policy": row.policy,
-        "meta": row.meta if history else "",
-        "runtime": state.runtime_of(kept) if history else "",
-    }
-    line: dict[str, Any] = {"name": name}
-    line |= {field: object_in(text, field) for field, text in texts.items() if text}
-    if kept.pause is not None:
-        line.setdefault("policy", {})["pause"] = pause_fields(kept.pause)
-    if history and (lines := texts_in(row.history)):
-        line["history"] = lines
-    if history and kept.identity:
-        line["identity"] = kept.identity
-    if row.static:
-        line["static"] = True
-    return json.dumps(line)
-
-
 def pause_fields(pause: state.Pause) -> dict[str, Any]:
     fields: dict[str, Any] = {"note": pause.note or None, "since": pause.begin}
     return {**fields, "by": pause.by} if pause.by else fields
@@ -107,10 +84,10 @@ def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
                 line = file.readline(MAX_LINE)  # the rest is ignored
             yield Incoming(where, problem=f"line: is longer than {MAX_LINE} bytes")
         elif line.strip():
-            yield read_safely(where, partial(_read, schedule, where, line))
+            yield read_safely(where, _read, schedule, line)
 
 
-def _read(schedule: Schedule, where: str, text: bytes) -> Incoming:
+def _read(where: str, schedule: Schedule, text: bytes) -> Incoming:
     line: dict[str, Any] = json_from("line", text, dict)
     check_known("", line, CALENDAR if "calendar" in line else FIELDS)
     check_kinds("", line, KINDS)
@@ -214,12 +191,23 @@ def _exported(schedule: Schedule, keys: Keys, row: Row, history: bool) -> Export
         if keys.entry(str(entry.name)) != row.key:
             problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
-        if history:
-            History.read(row.meta or "")  # an invalid history raises DecodeError
-            identity = State.of(row).identity
-            entry.saved_state = entry.saved_state._replace(identity=identity)
-            lines = with_ids(texts_in(row.history), entry.own_task_id)
-            row = row._replace(history=array_of(lines))
-        return Exported(key, write_line(str(entry.name), row, history))
+        return Exported(key, json.dumps(_line_of(entry, row, history)))
     except DecodeError as error:
         return Exported(key, "", str(error))
+
+
+def _line_of(entry: RedBeatSchedulerEntry, row: Row, history: bool) -> dict[str, Any]:
+    kept, texts = state.State.of(row), {"definition": row.definition, "policy": row.policy}
+    if history:
+        History.read(row.meta or "")  # an invalid history raises DecodeError
+        texts |= {"meta": row.meta, "runtime": state.runtime_of(kept)}
+    line: dict[str, Any] = {"name": str(entry.name)}
+    line |= {field: object_in(text, field) for field, text in texts.items() if text}
+    if kept.pause is not None:
+        line.setdefault("policy", {})["pause"] = pause_fields(kept.pause)
+    if history:
+        entry.saved_state = entry.saved_state._replace(identity=kept.identity)
+        line["history"] = with_ids(texts_in(row.history), entry.own_task_id)
+        line["identity"] = kept.identity
+    line["static"] = row.static
+    return {field: value for field, value in line.items() if value}

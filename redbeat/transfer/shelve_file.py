@@ -14,7 +14,6 @@ import pickle
 import pickletools
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -205,7 +204,7 @@ def read_shelve(schedule: Schedule, path: str) -> Iterator[incoming.Incoming]:
         )
     for name, entry in entries.items():
         where = f"entry {name!r:.80}"
-        yield incoming.read_safely(where, partial(_convert, schedule, where, name, entry))
+        yield incoming.read_safely(where, _convert, schedule, name, entry)
 
 
 def _pickled_entries(path: str) -> bytes:
@@ -232,7 +231,7 @@ def _database(path: str) -> str:
     raise incoming.UnreadableSourceError("does not exist")
 
 
-def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> incoming.Incoming:
+def _convert(where: str, schedule: Schedule, name: Any, source: Any) -> incoming.Incoming:
     if not (isinstance(source, Recorded) and source.path == ENTRY):
         kind = source.path if isinstance(source, Recorded) else type(source).__name__
         raise InvalidEntryError("entry", f"is a {kind}, not a ScheduleEntry of Celery")

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.cli.command import EX_UNHEALTHY
+from redbeat.cli.command import Exit
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.acceptance.processes import Process, Project
@@ -67,7 +67,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
 
 def test_status_fails_and_names_the_broker(outage: Outage) -> None:
     ran = outage.run("status", "--max-late", "2")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     problems = [line for line in ran.lines if line.startswith("PROBLEM")]
     assert any("broker" in line and outage.host in line for line in problems), ran.out
     assert any("late" in line for line in problems), ran.out
@@ -98,7 +98,7 @@ def test_the_metrics_show_it(outage: Outage) -> None:
 
 def test_doctor_finds_the_broker_and_the_entries(outage: Outage) -> None:
     ran = outage.run("doctor", "--json")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     findings = {finding["kind"]: finding for finding in ran.json}
     assert outage.host in findings["broker"]["problem"]
     assert findings["failing"]["key"] in ("redbeat:tick", "redbeat:tock")

@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 
 from redbeat.cli import operate
-from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.cli.command import Exit
 from redbeat.management.schedule import Schedule
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -64,7 +64,7 @@ def test_a_pattern_matches_only_entries_that_can_be_paused_or_resumed(run: Run) 
     ran = run("pause", "--match", "*", "--yes", "--note", "second", "--json")
     assert [line["name"] for line in ran.json] == ["billing-day", "billing-month"]
     assert len(run("resume", "--match", "*", "--yes", "--json").json) == 3
-    assert run("resume", "--match", "*", "--yes").code == EX_NOT_FOUND
+    assert run("resume", "--match", "*", "--yes").code == Exit.NOT_FOUND
 
 
 @pytest.mark.usefixtures("three")
@@ -73,7 +73,7 @@ def test_a_pattern_pauses_all_and_reports_an_unreadable_entry(
 ) -> None:
     redis_client.hset("redbeat:other", "definition", "{")
     ran = run("pause", "--match", "*", "--yes")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "'other' was not paused: definition: " in ran.err
     assert {name for name, state in states(app).items() if state == "paused"} == {
         "billing-day",
@@ -111,7 +111,7 @@ def test_an_unreadable_entry_is_neither_paused_nor_resumed(
     """The command acts on the readable entries, and reports the unreadable one."""
     redis_client.hset("redbeat:other", "definition", "not json")
     ran = run(verb, "other", "billing-day", "--json")
-    assert (ran.code, [line["name"] for line in ran.json]) == (EX_UNREADABLE, ["billing-day"])
+    assert (ran.code, [line["name"] for line in ran.json]) == (Exit.UNREADABLE, ["billing-day"])
     assert f"'other' was not {verb}d: definition: cannot be read as JSON" in ran.err
     assert redis_client.hget("redbeat:other", "definition") == "not json"
     assert Schedule(app)["billing-day"].enabled is (verb == "resume")
@@ -124,7 +124,7 @@ def test_a_trigger_goes_on_after_an_unreadable_entry(
 ) -> None:
     redis_client.hset("redbeat:billing-day", "definition", "{")
     ran = run("trigger", *words, "--json")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "'billing-day' was not triggered: definition: " in ran.err
     assert "other" in [line["name"] for line in ran.json]
     assert is_triggered(redis_client, "redbeat:other")
@@ -156,7 +156,7 @@ def test_an_entry_that_was_deleted_before_the_answer(
 
     monkeypatch.setattr(operate, "confirm", confirm)
     ran = run("delete", "--match", "billing-*")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert "Deleted 1 of 2 entries" in ran.err
     assert not redis_client.exists("redbeat:billing-month")
 
@@ -188,10 +188,10 @@ def test_one_unknown_name_stops_the_whole_command(
 ) -> None:
     before = {key: redis_client.hgetall(key) for key in redis_client.keys("redbeat:[a-z]*")}
     ran = run(verb, "other", "biling-day", "--yes")
-    assert ran.code == EX_NOT_FOUND
+    assert ran.code == Exit.NOT_FOUND
     assert "There is no entry 'biling-day'; did you mean 'billing-day'" in ran.err
     assert {key: redis_client.hgetall(key) for key in redis_client.keys("redbeat:[a-z]*")} == before
-    assert run(verb, "--match", "zzz*", "--yes").code == EX_NOT_FOUND
+    assert run(verb, "--match", "zzz*", "--yes").code == Exit.NOT_FOUND
 
 
 @pytest.mark.usefixtures("three")
@@ -214,6 +214,6 @@ def test_a_long_list_is_shortened_in_the_question(run: Run, make: Make) -> None:
 def test_a_trigger_without_a_beat_is_reported(run: Run, redis_client: redis.Redis) -> None:
     put_triggers(redis_client, "redbeat:other", 2000)
     ran = run("trigger", "billing-day", "other", "--json")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert [line["name"] for line in ran.json] == ["billing-day"]
     assert "'other' was not triggered: too many runs of 'other' are waiting" in ran.err

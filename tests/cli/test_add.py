@@ -14,7 +14,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical, hashed_crontab
-from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
+from redbeat.cli.command import Exit
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -249,7 +249,7 @@ def test_an_impossible_name_is_refused(run: Run, redis_client: redis.Redis, name
 def test_an_existing_entry_is_not_changed(run: Run, app: Celery) -> None:
     assert run("add", "new", "proj.note", "--every", "30").code == 0
     ran = run("add", "new", "proj.other", "--every", "60")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert "celery redbeat edit new" in ran.err
     assert load(app, "new").task == "proj.note"
 
@@ -431,5 +431,5 @@ def test_a_file_with_a_time_in_the_past_is_a_warning(run: Run, tmp_path: Path) -
 def test_a_pattern_in_the_place_of_a_name(run: Run, make: Make, verb: str) -> None:
     make("sync")
     ran = run(verb, "s*")
-    assert ran.code == EX_NOT_FOUND
+    assert ran.code == Exit.NOT_FOUND
     assert ("for all that match, use --match 's*'" in ran.err) == (verb != "show")

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.cli.command import EX_CONFLICT, entry_class_of
+from redbeat.cli.command import Exit, entry_class_of
 from tests.cli.conftest import Run
 
 
@@ -58,7 +58,7 @@ def test_an_edit_keeps_what_the_class_adds(run: Run, owned: Celery) -> None:
 def test_add_creates_an_entry_of_the_class(run: Run, owned: Celery) -> None:
     assert run("add", "new", "t", "--every", "30").code == 0
     assert Owned.from_key("redbeat:new", app=owned).owner == "nobody"
-    assert run("add", "mine", "t", "--every", "30").code == EX_CONFLICT
+    assert run("add", "mine", "t", "--every", "30").code == Exit.CONFLICT
 
 
 @pytest.mark.parametrize(

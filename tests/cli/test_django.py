@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redbeat.cli.command import EX_UNREADABLE
+from redbeat.cli.command import Exit
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 
@@ -243,7 +243,7 @@ def test_a_database_that_cannot_be_read(
     shop: Shop, redis_client: Any, options: list[str], env: dict[str, str], problem: str
 ) -> None:
     ended = shop.load(*options, **env)
-    assert ended.code == EX_UNREADABLE
+    assert ended.code == Exit.UNREADABLE
     assert problem in ended.err
     assert "Traceback" not in ended.err
     assert redis_client.keys("*") == []
@@ -254,7 +254,7 @@ def test_a_project_without_django_celery_beat_is_an_error(shop: Shop) -> None:
     text = SETTINGS.replace(', "django_celery_beat"', "")
     (shop.directory / "bare_settings.py").write_text(text, encoding="utf-8")
     ended = shop.load(DJANGO_SETTINGS_MODULE="bare_settings")
-    assert ended.code == EX_UNREADABLE
+    assert ended.code == Exit.UNREADABLE
     assert "No installed app with label 'django_celery_beat'" in ended.err
     assert "needs django-celery-beat in INSTALLED_APPS" in ended.err
 
@@ -326,7 +326,7 @@ def test_a_project_that_cannot_be_read_is_an_error(
 ) -> None:
     django_of(monkeypatch, setup)
     ran = run("import", "--format", "django-celery-beat")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert f"database default: cannot be read: {problem}" in ran.err
 
 
@@ -336,7 +336,7 @@ def test_a_host_without_django_is_an_error(run: Run, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("redbeat.transfer.django.import_module", refuse)
     ran = run("import", "--format", "django-celery-beat")
-    assert (ran.code, "No module named 'django'" in ran.err) == (EX_UNREADABLE, True), ran.err
+    assert (ran.code, "No module named 'django'" in ran.err) == (Exit.UNREADABLE, True), ran.err
 
 
 def test_the_rows_of_a_database_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
-from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.cli.command import Exit
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -135,7 +135,7 @@ def test_a_concurrent_edit_is_not_lost(
 
     monkeypatch.setattr(RedBeatSchedulerEntry, "texts", texts)
     ran = run("edit", "old", "--every", "30")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert "Somebody else has just changed 'old'" in ran.err
     assert (load(app).args, load(app).schedule) == (["theirs"], schedule(3600))
 
@@ -146,14 +146,14 @@ def test_an_unknown_name_suggests_the_nearest_or_says_where_it_looked(
     where = f"under the prefix redbeat: in {redis_url}"
     ran = run("edit", "nightly", "--every", "30")
     assert (ran.code, ran.err) == (
-        EX_NOT_FOUND,
+        Exit.NOT_FOUND,
         f"Error: There is no entry 'nightly' {where}; the schedule is empty\n",
     )
     make("hourly")
     assert run("show", "cleanup").err == f"Error: There is no entry 'cleanup' {where}\n"
     make("nightly-report")
     ran = run("edit", "nightly-reprot", "--every", "30")
-    assert ran.code == EX_NOT_FOUND
+    assert ran.code == Exit.NOT_FOUND
     assert "did you mean 'nightly-report'?" in ran.err
     assert "did you mean" not in run("edit", "zzz", "--every", "30").err
 
@@ -172,7 +172,7 @@ def test_an_unreadable_entry_cannot_be_edited(
     make("old")
     redis_client.hset("redbeat:old", "definition", "{")
     ran = run("edit", "old", "--every", "30")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "The entry cannot be read: definition" in ran.err
     assert redis_client.hget("redbeat:old", "definition") == "{"
 

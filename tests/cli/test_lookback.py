@@ -14,7 +14,7 @@ from celery.platforms import EX_OK
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry, hashed_crontab
-from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.cli.command import Exit
 from redbeat.management import forecast
 from redbeat.management.schedule import Schedule
 from tests.conftest import Make
@@ -22,7 +22,6 @@ from tests.scheduler.conftest import RecordingScheduler, World
 
 from .conftest import Run
 
-EX_USAGE = 2
 UTC = timezone.utc
 JSONLINES = ("--format", "jsonlines")
 BERLIN = ("--from", "2027-03-27T12:00", "--to", "2027-03-29T12:00")
@@ -113,8 +112,8 @@ def test_simulate_compares_with_a_file_to_apply(run: Run, app: Celery, tmp_path:
     ran = run("simulate", *span, "--file", str(plan))
     assert "Runs of a: 0 unchanged, 5 only before the change, 5 only after" in ran.err
     plan.write_text('{"managed_by": "x", "entries": {"a": {"task": "t", "cron": "soon"}}}')
-    assert run("simulate", *span, "--file", str(plan)).code == EX_USAGE
-    assert run("simulate", *span, "--file", "/nonexistent").code == EX_UNREADABLE
+    assert run("simulate", *span, "--file", str(plan)).code == Exit.USAGE
+    assert run("simulate", *span, "--file", "/nonexistent").code == Exit.UNREADABLE
 
 
 def test_all_enabled_entries_are_simulated(run: Run, app: Celery) -> None:
@@ -144,7 +143,7 @@ def test_all_enabled_entries_are_simulated(run: Run, app: Celery) -> None:
 @pytest.mark.usefixtures("nightly")
 def test_wrong_options_of_simulate(run: Run, arguments: tuple[str, ...], message: str) -> None:
     ran = run("simulate", *arguments)
-    assert (ran.code, ran.out) == (EX_USAGE, "")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert message in ran.err
 
 
@@ -162,7 +161,7 @@ def test_simulate_at_the_ends_of_the_range(
 
 
 def test_simulate_an_unknown_name(run: Run) -> None:
-    assert run("simulate", "nobody", *BERLIN).code == EX_NOT_FOUND
+    assert run("simulate", "nobody", *BERLIN).code == Exit.NOT_FOUND
 
 
 @pytest.mark.long
@@ -262,12 +261,12 @@ def test_backfill_warns(run: Run) -> None:
 @pytest.mark.usefixtures("ran")
 def test_wrong_options_of_backfill(run: Run, arguments: tuple[Any, ...], message: str) -> None:
     found = run("backfill", "a", *arguments)
-    assert (found.code, found.out) == (EX_USAGE, "")
+    assert (found.code, found.out) == (Exit.USAGE, "")
     assert message in found.err
 
 
 def test_backfill_of_an_unknown_name(run: Run) -> None:
-    assert run("backfill", "nobody", *SPAN).code == EX_NOT_FOUND
+    assert run("backfill", "nobody", *SPAN).code == Exit.NOT_FOUND
 
 
 @pytest.mark.long

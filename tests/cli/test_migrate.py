@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
+from redbeat.cli.command import Exit
 from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
@@ -116,11 +116,15 @@ def test_an_interrupted_copy_is_completed(redis_client: Any, filled: dict[str, A
     assert content(redis_client, "new:") == filled
 
 
-def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any) -> None:
+@pytest.mark.parametrize("lost", ["nothing", "state"])
+def test_the_last_runs_keep_their_ids(
+    app: Celery, make: Make, redis_client: Any, lost: str
+) -> None:
     """A run's id depends on the prefix, so the copy stores the ids that the old prefix produced."""
-    entry = make("ö{b}")
-    put_history(redis_client, entry.key, ["1795289048.5 +0.25", "1795289000 +1 sent my id"])
-    before = entry.history
+    key = make("ö{b}").key
+    redis_client.hdel(key, lost)
+    put_history(redis_client, key, ["1795289048.5 +0.25", "1795289000 +1 sent my id"])
+    before = RedBeatSchedulerEntry.from_key(key, app=app).history
     copy_prefix(redis_client, "redbeat:", "new:")
     app.conf.redbeat_key_prefix = "new:"
     del app.redbeat_conf
@@ -157,7 +161,7 @@ def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client
     redis_client.set("new:b", "text")
     make("b")
     ran = run("migrate-prefix", "redbeat:", "new:", "--delete")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert "2 different from the entry of the same name" in ran.err
     assert "Set redbeat_key_prefix" not in ran.err  # entries are missing under the new prefix
     assert redis_client.hget("new:a", "definition") == "other"
@@ -171,7 +175,7 @@ def test_unreadable_entries_are_counted(run: Run, redis_client: Any) -> None:
     redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1, "redbeat:text": 2})
     redis_client.set("redbeat:text", "x")
     ran = run("migrate-prefix", "redbeat:", "new:", "--json")
-    assert (ran.json[0]["unreadable"], ran.code) == (2, EX_CONFLICT)
+    assert (ran.json[0]["unreadable"], ran.code) == (2, Exit.CONFLICT)
     assert redis_client.keys("new:*") == []
 
 
@@ -193,7 +197,7 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
     make("a")
     redis_client.set(f"{prefix}:lock", new_token())
     ran = run("migrate-prefix", "redbeat:", "new:")
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert f"A beat runs on '{prefix}': process " in ran.err
     assert not redis_client.exists("new:a")
     assert run("migrate-prefix", "redbeat:", "new:", "--force").code == 0
@@ -203,7 +207,7 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
 def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
     """A beat without a lock also sends the entries of the old prefix."""
     redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
-    assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
+    assert run("migrate-prefix", "redbeat:", "new:").code == Exit.CONFLICT
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--delete",), ("--json",)])
@@ -211,7 +215,7 @@ def test_a_prefix_without_data_is_refused(run: Run, make: Make, options: tuple[s
     """The prefix is probably misspelled, so the command must not advise to use the new prefix."""
     make("a")
     ran = run("migrate-prefix", "redbeat", "new:", *options)
-    assert (ran.code, ran.out) == (EX_NOT_FOUND, "")
+    assert (ran.code, ran.out) == (Exit.NOT_FOUND, "")
     assert "There are no entries under 'redbeat'" in ran.err
     assert "Set redbeat_key_prefix" not in ran.err
 

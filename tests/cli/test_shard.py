@@ -13,7 +13,7 @@ from redis.client import Pipeline
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_CONFLICT
+from redbeat.cli.command import Exit
 from redbeat.errors import ConfigurationError
 from redbeat.storage.keys import Layout
 from redbeat.storage.store import store_of
@@ -150,7 +150,7 @@ def test_an_interrupted_copy_is_completed(run: Run, app: Celery, filled: Any) ->
     interrupt(run)
     a_beat_refuses(app, "interrupted")
     refused = run("shard", "7")
-    assert refused.code == EX_CONFLICT
+    assert refused.code == Exit.CONFLICT
     assert "interrupted" in refused.err
     ran = run("shard", str(SHARDS), "--json")
     assert ran.json[0]["same"] + ran.json[0]["copied"] == 22
@@ -175,7 +175,7 @@ def test_entries_of_an_earlier_layout_never_come_back(run: Run, app: Celery, fil
     assert run("shard", str(SHARDS)).code == 0
     use(app, SHARDS)["ran-0"].delete()
     refused = run("shard", "1")
-    assert refused.code == EX_CONFLICT
+    assert refused.code == Exit.CONFLICT
     assert f"shard {SHARDS} --delete" in refused.err
     (found,) = run("shard", str(SHARDS), "--delete", "--json").json
     assert found["deleted"] == 22
@@ -188,18 +188,18 @@ def test_entries_of_an_earlier_layout_never_come_back(run: Run, app: Celery, fil
 def test_the_command_refuses_while_a_beat_runs(run: Run, app: Celery, redis_client: Any) -> None:
     redis_client.set(f"{PREFIX}:lock", new_token())
     refused = run("shard", str(SHARDS))
-    assert refused.code == EX_CONFLICT
+    assert refused.code == Exit.CONFLICT
     assert "A beat runs" in refused.err
     assert run("shard", str(SHARDS), "--force").code == 0
     use(app, SHARDS)
     redis_client.set(f"{Layout(PREFIX, SHARDS).prefixes[2]}:lock", new_token())
-    assert run("shard", "1").code == EX_CONFLICT
+    assert run("shard", "1").code == Exit.CONFLICT
 
 
 def test_an_unreadable_entry_stops_the_change(run: Run, app: Celery, redis_client: Any) -> None:
     redis_client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}ghost": 5})
     refused = run("shard", str(SHARDS))
-    assert refused.code == EX_CONFLICT
+    assert refused.code == Exit.CONFLICT
     assert "1 unreadable" in refused.err
     assert run("shard", str(SHARDS), "--force").code == 0
     RedBeatSchedulerEntry("a", "t", 5, app=use(app, SHARDS).app).save()
@@ -231,7 +231,7 @@ def test_the_prefix_of_shards_is_not_migrated(run: Run, make: Make) -> None:
     make("a")
     run("shard", str(SHARDS))
     refused = run("migrate-prefix", PREFIX, "{new}:")
-    assert refused.code == EX_CONFLICT
+    assert refused.code == Exit.CONFLICT
     assert "shard 1" in refused.err
 
 

@@ -14,7 +14,7 @@ from celery.schedules import crontab
 
 from redbeat import rrule
 from redbeat.calendar.zones import from_timestamp
-from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.cli.command import Exit
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import run_line
 from redbeat.entries.state import Ended
@@ -123,7 +123,7 @@ def test_show_of_an_unreadable_entry(run: Run, make: Make, redis_client: redis.R
     make("a", description="x")
     redis_client.hset("redbeat:a", "definition", b'{"name": "a\n\x80')
     ran = run("show", "a")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "The entry cannot be read: definition: " in ran.err
     shown = fields_of(ran)
     assert (shown["Name"], shown["State"]) == ("a", "quarantined")
@@ -136,7 +136,7 @@ def test_show_of_an_unreadable_entry(run: Run, make: Make, redis_client: redis.R
     assert fields_of(run("show", "a"))["Since"].startswith("2026-01-01 12:00:00 UTC, ")
     ran = run("show", "a", "--json")
     (found,) = ran.json
-    assert (ran.code, found["quarantined_since"]) == (EX_UNREADABLE, RAN.isoformat())
+    assert (ran.code, found["quarantined_since"]) == (Exit.UNREADABLE, RAN.isoformat())
     assert found["stored"]["policy"] == '{"description": "x"}'
 
 
@@ -241,7 +241,7 @@ def test_an_unknown_name_suggests_the_nearest_of_many(run: Run, redis_client: re
     names = [f"tenant-{number}:report" for number in range(6000)]
     redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": 4e9 for name in names})
     ran = run("show", "tenant-5999:reprot")
-    assert ran.code == EX_NOT_FOUND
+    assert ran.code == Exit.NOT_FOUND
     assert "did you mean 'tenant-5999:report' or" in ran.err
 
 
@@ -262,7 +262,7 @@ def test_a_name_without_a_definition_is_not_its_own_suggestion(
     expected = (
         "There is no entry 'gone', although the schedule lists the name: the definition is missing"
     )
-    assert (ran.code, ran.err) == (EX_NOT_FOUND, f"Error: {expected}\n")
+    assert (ran.code, ran.err) == (Exit.NOT_FOUND, f"Error: {expected}\n")
 
 
 @pytest.mark.parametrize("command", ["show", "history"])
@@ -271,11 +271,11 @@ def test_unknown_names_are_refused(
 ) -> None:
     make("nightly")
     ran = run(command, "nigthly")
-    assert ran.code == EX_NOT_FOUND
+    assert ran.code == Exit.NOT_FOUND
     assert "did you mean 'nightly'?" in ran.err
     redis_client.hset("redbeat:nightly", "definition", '{"name": "nightly"}')
     ran = run(command, "nightly")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "definition.task: is missing" in ran.err
 
 

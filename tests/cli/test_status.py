@@ -17,7 +17,7 @@ from celery.platforms import EX_UNAVAILABLE
 
 from redbeat import Schedule
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_UNHEALTHY
+from redbeat.cli.command import Exit
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.entries.history import RunResult
 from redbeat.errors import EX_CONFIG
@@ -34,7 +34,7 @@ TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
 
 def test_status_without_a_leader(run: Run) -> None:
     ran = run("status")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     assert "PROBLEM: no beat leads" in ran.lines
     (found,) = run("status", "--json").json
     assert (found["healthy"], found["problems"]) == (False, ["no beat leads"])
@@ -98,7 +98,7 @@ def test_a_leader_that_is_dead(
     assert run("status").code == 0
     last_seen(now - 40)
     ran = run("status", "--json")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     (problem,) = ran.json[0]["problems"]
     dead = r"the leader \(web-1, pid 4711\) has not reached Redis for 4\d.* s"
     assert re.fullmatch(dead, problem)
@@ -129,7 +129,7 @@ def test_a_key_that_is_not_a_lock(run: Run, redis_client: redis.Redis, value: An
         redis_client.set("redbeat::lock", value)
     redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": redis_client.time()[0]})
     ran = run("status")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     assert "Leader    nobody" in ran.lines
     (found,) = run("status", "--json").json
     assert found["problems"] == [
@@ -181,7 +181,7 @@ def test_under_a_beat_of_redbeat_2_a_disabled_entry_is_neither_due_nor_late(
     assert 5 <= found["most_late"] < 60
 
 
-@pytest.mark.parametrize(("most", "code"), [("60", EX_UNHEALTHY), ("1h", 0)])
+@pytest.mark.parametrize(("most", "code"), [("60", Exit.UNHEALTHY), ("1h", 0)])
 def test_the_exit_code_shows_a_late_entry(
     run: Run, make: Make, redis_client: redis.Redis, most: str, code: int
 ) -> None:
@@ -199,7 +199,7 @@ def test_the_exit_code_shows_a_late_entry(
 def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Redis) -> None:
     app.conf.redbeat_lock_key = None
     ran = run("status")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     assert "PROBLEM: no beat is active" in ran.lines
     redis_client.zadd(".redbeat::beats", {new_token(): time.time()})
     ran = run("status")
@@ -312,7 +312,7 @@ def test_entries_that_do_not_run_are_problems(
         redis_client.hset(".redbeat::quarantine", f"redbeat:{name}", "{}")
     redis_client.zadd(".redbeat::failed", {"redbeat:a": 21, "redbeat:b": 2})
     ran = run("status")
-    assert ran.code == EX_UNHEALTHY
+    assert ran.code == Exit.UNHEALTHY
     at = ran.lines.index("PROBLEM: 2 entries are quarantined")
     assert "celery redbeat list --state quarantined" in ran.lines[at + 1]
     assert "PROBLEM: the last 21 runs of a failed" in ran.lines
@@ -363,5 +363,5 @@ def test_workers_that_report_nothing_any_more(
     now = redis_client.time()[0]
     silent = r"no worker has reported the end of a run for 3\d min .*, although beats send runs"
     assert re.fullmatch(silent, told(110, 2000)[0])
-    assert run("status").code == EX_UNHEALTHY
+    assert run("status").code == Exit.UNHEALTHY
     assert told(109, 2000) == told(110, 800) == told(110, 2000, tracks_runs=False) == []

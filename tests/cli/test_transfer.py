@@ -23,7 +23,7 @@ from celery.utils.time import LocalTimezone
 from dateutil.tz import tzutc
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
-from redbeat.cli.command import EX_CONFLICT, EX_UNREADABLE
+from redbeat.cli.command import Exit
 from redbeat.cli.import_export import FORMATS
 from redbeat.transfer.jsonlines import MAX_LINE
 from tests.acceptance.processes import Project
@@ -393,7 +393,7 @@ def test_skipping_ignores_no_conflict(run: Run, make: Make, app: Celery, tmp_pat
     make("a", 10)
     file = write(tmp_path / "f", line("a", 20), line("b", 10**12), line("c"))
     ran = run("import", file, "--skip-invalid")
-    assert (ran.code, "c" in RedBeatNames(app)) == (EX_CONFLICT, False)
+    assert (ran.code, "c" in RedBeatNames(app)) == (Exit.CONFLICT, False)
     kept = run("import", file, "--skip-invalid", "--on-conflict", "keep")
     assert (kept.code, "1 kept, 0 removed, 1 skipped as invalid" in kept.err) == (0, True)
 
@@ -413,7 +413,7 @@ def test_an_entry_that_differs_is_a_conflict(
     make("a", 10)
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
-    assert ran.code == EX_CONFLICT
+    assert ran.code == Exit.CONFLICT
     assert "line 1: 'a' is already stored with other content" in ran.err
     assert "b" not in RedBeatNames(app)
 
@@ -565,7 +565,7 @@ def test_imports_of_several_pages_are_complete(run: Run, tmp_path: Path) -> None
 def test_a_missing_file_is_an_error_message(run: Run) -> None:
     """The command prints no traceback."""
     ran = run("import", "/nonexistent/file")
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "cannot be read: No such file" in ran.err
 
 
@@ -919,7 +919,7 @@ def test_a_file_that_is_not_a_fixture_is_an_error(
 ) -> None:
     """The error says what is wrong with the file."""
     ran = run("import", "--format", "django-celery-beat", write(tmp_path / "f", text))
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert problem in ran.err
 
 
@@ -1020,7 +1020,7 @@ def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path
         with dbm.open(str(shelf), "w") as file:
             file[b"entries"] = forged
         ran = run("import", "--format", "celery-shelve", str(shelf))
-        assert ran.code == EX_UNREADABLE
+        assert ran.code == Exit.UNREADABLE
         assert "the entries cannot be loaded" in ran.err
         assert ScheduleEntry.is_due is before
     assert redis_client.keys("*") == []
@@ -1037,7 +1037,7 @@ def test_a_pickle_cannot_take_all_memory(run: Run, shelf: Path, forged: bytes) -
     with dbm.open(str(shelf), "w") as file:
         file[b"entries"] = forged
     ran = run("import", "--format", "celery-shelve", str(shelf))
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "gives an object the number 16777216" in ran.err
     assert pickle.loads(forged) == {}, "the pickle is invalid"
 
@@ -1048,7 +1048,7 @@ def test_a_file_that_is_not_a_shelf_is_an_error(run: Run, tmp_path: Path, conten
     file = tmp_path / "f"
     file.write_bytes(content)
     ran = run("import", "--format", "celery-shelve", str(file))
-    assert ran.code == EX_UNREADABLE
+    assert ran.code == Exit.UNREADABLE
     assert "is not a database that this Python can open" in ran.err or "cannot be opened" in ran.err
 
 
@@ -1059,7 +1059,7 @@ def test_a_damaged_shelf_is_an_error(run: Run, tmp_path: Path) -> None:
         database[b"entries"] = pickle.dumps({})
     file.with_suffix(".dir").write_text("'entries', (0, ")
     ran = run("import", "--format", "celery-shelve", str(file))
-    assert (ran.code, "cannot be opened" in ran.err) == (EX_UNREADABLE, True), ran.err
+    assert (ran.code, "cannot be opened" in ran.err) == (Exit.UNREADABLE, True), ran.err
 
 
 def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> None:
@@ -1196,12 +1196,12 @@ def test_a_reference_to_an_object_outside_of_a_shelf_is_an_error(run: Run, shelf
     with dbm.open(str(shelf), "w") as file:
         file[b"entries"] = b"Poutside\n."
     ran = run("import", "--format", "celery-shelve", str(shelf))
-    assert (ran.code, "outside of the file" in ran.err) == (EX_UNREADABLE, True), ran.err
+    assert (ran.code, "outside of the file" in ran.err) == (Exit.UNREADABLE, True), ran.err
 
 
 def test_a_shelf_that_does_not_exist_is_an_error(run: Run, tmp_path: Path) -> None:
     ran = run("import", "--format", "celery-shelve", str(tmp_path / "f"))
-    assert (ran.code, "does not exist" in ran.err) == (EX_UNREADABLE, True), ran.err
+    assert (ran.code, "does not exist" in ran.err) == (Exit.UNREADABLE, True), ran.err
 
 
 # -- as processes ----------------------------------------------------------------------------------

@@ -137,7 +137,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(success)",
     ),
     "management/find.py": ("what a regular expression has checked", "int(after)"),
-    "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "metrics/prometheus.py": (
         "conditions",
         "float(value)",
