@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -244,13 +243,15 @@ class Importer:
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
         """Plan a batch's calendars, and yield its entries, with the calendars that they name."""
+        known: dict[str, Calendar] = {}
         for incoming in batch:
             if incoming.calendar is not None:
                 self._plan_calendar(incoming.where, incoming.calendar)
+                known = {}
                 continue
             if incoming.entry is not None and incoming.entry.policy_field("exclude"):
-                stored, _ = self._stored_calendars
-                incoming.entry.use_calendars(ChainMap(self._calendars, stored))
+                known = known or {**self._stored_calendars[0], **self._calendars}
+                incoming.entry.use_calendars(known)
             yield incoming
 
     @cached_property
