@@ -246,12 +246,3 @@ def test_members_without_an_entry_are_forgotten(world: World) -> None:
     assert world.is_due("there")
     assert not world.stored("left")
     assert world.client.get(world.key("text")) == "text"
-
-
-def test_an_edit_of_calendars_ends_a_quarantine(world: World) -> None:
-    entry = world.saved()
-    world.put_state(quarantine=Quarantine(1.0, "why"), score=-1.0)
-    world.client.hset(f".{PREFIX}:quarantine", entry.key, "{}")
-    edits.make_due(world.store, [entry.key])
-    assert (world.state().quarantine, world.aside("quarantine")) == (None, [])
-    assert world.is_due()

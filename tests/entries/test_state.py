@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.codec.stored import texts_in
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import Trigger
-from redbeat.entries.history import read_history, run_line
 from redbeat.entries.state import (
     BACKFILLED,
     LONGEST_ERROR,
@@ -306,23 +303,6 @@ def test_a_bad_line_disturbs_no_other(line: str) -> None:
     said = read_inbox(f"[{line},\n{good}]")
     assert [bool(one.error) for one in said] == [True, False]
     assert said[0].line == line
-
-
-def test_history_lines() -> None:
-    lines = [
-        json.dumps(run_line(DAY.timestamp(), DAY.timestamp() + 1.5)),
-        json.dumps(run_line(DAY.timestamp(), DAY.timestamp() + 1.5, "triggered", "id")),
-        json.dumps(run_line(DAY.timestamp(), DAY.timestamp() + 1.5, "missed:3")),
-    ]
-    texts = texts_in("[" + ",\n".join([*lines, "zonk"]) + "]")
-    runs = read_history(texts, lambda at: f"own {at:%H}")
-    assert [(run.task_id, run.outcome) for run in runs] == [
-        ("own 00", "sent"),
-        ("id", "triggered"),
-        (None, "missed:3"),
-    ]
-    assert {run.dispatched_at - run.scheduled_at for run in runs} == {timedelta(seconds=1.5)}
-    assert texts_in(None) == []
 
 
 def test_files_have_the_last_run() -> None:

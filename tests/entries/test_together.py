@@ -23,7 +23,7 @@ from redbeat.storage.rows import Change, Request, digest_of, new_mark
 from redbeat.storage.store import Store
 from redbeat.storage.words import DONE, TRIGGER
 from tests.beat.worlds import HookedScheduler
-from tests.entries.worlds import HOUR, KEYS, Hook, World, near, span_of, touch
+from tests.entries.worlds import HOUR, KEYS, Hook, World, near, span_of
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -212,21 +212,6 @@ class TestPublished:
         beat.tick()
         assert messages_of(beat) == [[1]]
         assert not world.stored()
-
-    def test_a_save_that_is_tried_again_keeps_the_record(self, world: World, beat: Any) -> None:
-        entry = overdue(world)
-        entry.args = [2]
-
-        def save() -> None:
-            row = world.row()
-            world.store.before = [lambda: touch(world)] * 5
-            assert world.save(entry) == 6
-            assert world.state().hold == State.of(row).hold
-
-        before_change(beat, "meta", save)
-        tick_until(beat, lambda: world.load().total_run_count == 1)
-        assert messages_of(beat) == [[1]]
-        assert world.definition()["args"] == [2]
 
 
 def test_requests_are_sent(world: World, beat: Any) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import decimal
-import uuid
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -52,26 +50,17 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"args": "text"}, "args", "a list"),
     ({"args": {1, 2}}, "args", "a list"),
     ({"args": [1, {2}]}, "args[1]", "a list for a set"),
-    ({"args": [b"x"]}, "args[0]", "text for bytes"),
-    ({"args": [[0, [frozenset()]]]}, "args[0][1][0]", "a list for a set"),
     ({"args": LOOP}, "args", "refers to itself"),
     ({"kwargs": [1]}, "kwargs", "an object"),
     ({"kwargs": {"wait": timedelta(1)}}, "kwargs.wait", "seconds for a timedelta"),
-    ({"kwargs": {"when": date(2020, 1, 1)}}, "kwargs.when", "text for bytes, dates"),
-    ({"kwargs": {"price": decimal.Decimal("1.5")}}, "kwargs.price", "decimals"),
-    ({"kwargs": {"id": uuid.UUID(int=1)}}, "kwargs.id", "type UUID"),
     ({"kwargs": {"n": float("nan")}}, "kwargs.n", "not a JSON number"),
-    ({"kwargs": {"n": float("inf")}}, "kwargs.n", "not a JSON number"),
     ({"kwargs": {"a": {1: "x"}}}, "kwargs.a", "use a string"),
-    ({"kwargs": {"o": object()}}, "kwargs.o", "type object"),
     ({"options": "queue"}, "options", "an object"),
-    ({"options": {"wait": timedelta(1)}}, "options.wait", "seconds for a timedelta"),
     (
         {"options": {"expires": timedelta(-1)}},
         "options.expires",
         "at least 0 and below 1e9 seconds",
     ),
-    ({"options": {"ids": {1}}}, "options.ids", "a list for a set"),
     ({"schedule": None}, "schedule", "a schedule"),
     ({"schedule": timedelta(days=365_251)}, "schedule.every", "1000 years"),
     ({"schedule": OwnSchedule()}, "schedule", "type OwnSchedule"),
@@ -100,23 +89,14 @@ def test_the_field_is_named_and_nothing_is_written(
     made = entry(app, **fields)
     with pytest.raises(InvalidEntryError, match=why) as caught:
         made.save()
-    assert (caught.value.field[: len(field)], redis_client.dbsize()) == (field, 0)
     assert str(caught.value).startswith(field)
-
-
-@pytest.mark.parametrize(("fields", "field", "why"), INVALID)
-def test_a_refused_edit_changes_nothing_stored(
-    app: Celery, redis_client: redis.Redis, fields: dict[str, Any], field: str, why: str
-) -> None:
-    entry(app).save()
+    assert (caught.value.field[: len(field)], redis_client.dbsize()) == (field, 0)
+    edited = entry(app).save()
     before = contents(redis_client)
-    found = Entry.from_key(f"{PREFIX}a", app=app)
-    for name, value in fields.items():
-        given = entry(app, **{name: value})
-        setattr(found, name, getattr(given, name))
-    with pytest.raises(InvalidEntryError, match=why) as caught:
-        found.save()
-    assert caught.value.field.startswith(field)
+    for name in fields:
+        setattr(edited, name, getattr(made, name))
+    with pytest.raises(InvalidEntryError, match=why):
+        edited.save()
     assert contents(redis_client) == before
 
 
@@ -181,17 +161,16 @@ def test_no_operation_changes_an_internal_key_of_redbeat(
     assert contents(redis_client) == before
 
 
-def test_a_custom_lock_key_is_reserved(app: Celery) -> None:
-    app.conf.redbeat_lock_key = "leader"
-    for name in ("leader", ":lock"):
+@pytest.mark.parametrize(
+    ("lock_key", "names"), [("leader", ("leader", ":lock")), (None, (":lock",))]
+)
+def test_the_lock_key_is_reserved_and_the_usual_one_in_any_case(
+    app: Celery, lock_key: str | None, names: tuple[str, ...]
+) -> None:
+    app.conf.redbeat_lock_key = lock_key
+    for name in names:
         with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
             entry(app, name=name).save()
-
-
-def test_the_usual_lock_key_is_reserved_even_without_a_lock(app: Celery) -> None:
-    app.conf.redbeat_lock_key = None
-    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
-        entry(app, name=":lock").save()
 
 
 def test_the_error_is_a_type_error_and_a_value_error(app: Celery) -> None:

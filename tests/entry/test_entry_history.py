@@ -16,8 +16,6 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
-from tests.scheduler.clients import wired_client
-from tests.stored import put_nominal
 
 UTC = timezone.utc
 KEY = f"{PREFIX}a"
@@ -48,17 +46,6 @@ def now_of(client: redis.Redis) -> float:
 # -- upserts -----------------------------------------------------------------------------------
 
 
-def test_a_new_object_of_the_name_keeps_history_and_count(
-    app: Celery, redis_client: redis.Redis, stored: Stored
-) -> None:
-    entry(app).save()
-    ran(redis_client, ago(minutes=45), 7)
-    before = stored("a")["meta"]
-    saved = entry(app, 7200, args=[1]).save()
-    assert stored("a")["meta"] == before
-    assert (saved.total_run_count, saved.last_run_at) == (7, load(app).last_run_at)
-
-
 @pytest.mark.parametrize("wrong", [4_000_000_000, -1, 0, None])
 def test_saving_an_equal_entry_keeps_the_history_and_corrects_the_score(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf, wrong: float | None
@@ -75,46 +62,6 @@ def test_saving_an_equal_entry_keeps_the_history_and_corrects_the_score(
     ran(redis_client, ago(minutes=1), 8)
     saved.args = [1]
     assert (saved.save().total_run_count, load(app).args) == (8, [1])
-
-
-def test_saving_an_equal_due_entry_keeps_its_score(
-    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
-) -> None:
-    entry(app, last_run_at=ago(minutes=90)).save()
-    redis_client.zadd(SCHEDULE, {KEY: ago(minutes=30).timestamp()})
-    put_up = score_of("a")
-    entry(app).save()
-    assert score_of("a") == put_up
-
-
-def test_saving_an_equal_entry_replaces_an_unreadable_history(
-    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
-) -> None:
-    entry(app).save()
-    redis_client.hset(KEY, "meta", "{")
-    saved = entry(app).save()
-    assert load(app).last_run_at == saved.last_run_at
-    assert score_of("a") == pytest.approx(saved.score, abs=1e-5)
-
-
-def test_an_hourly_entry_that_ran_45_minutes_ago_runs_in_15(app: Celery, score_of: ScoreOf) -> None:
-    last = ago(minutes=45)
-    entry(app, last_run_at=last).save()
-    due = (last + timedelta(hours=1)).timestamp()
-    for save in (entry(app).save, load(app).save, entry(app, last_run_at=last).save):
-        assert save().score == pytest.approx(due, abs=1e-3)
-        assert score_of("a") == pytest.approx(due, abs=1e-5)
-
-
-def test_the_grid_of_the_last_nominal_instant_is_kept(
-    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
-) -> None:
-    due, actual = ago(minutes=45), ago(minutes=44)
-    entry(app).save()
-    ran(redis_client, actual)
-    put_nominal(redis_client, KEY, due.timestamp())
-    entry(app, 1800 * 2).save()
-    assert score_of("a") == pytest.approx(due.timestamp() + 3600, abs=1e-5)
 
 
 def test_from_daily_to_every_10_seconds_is_due_at_once(
@@ -151,13 +98,6 @@ def test_saving_an_entry_that_never_ran_adds_no_history(
     entry(app).save()
     redis_client.hset(KEY, "meta", '{"last_run_at": null}')
     assert entry(app, 60).save().last_run_at is None
-
-
-def test_an_unreadable_history_is_replaced(app: Celery, redis_client: redis.Redis) -> None:
-    entry(app).save()
-    redis_client.hset(KEY, "meta", "{broken")
-    saved = entry(app).save()
-    assert load(app).last_run_at == saved.last_run_at
 
 
 def test_saving_again_changes_nothing(app: Celery, stored: Stored, score_of: ScoreOf) -> None:
@@ -212,69 +152,6 @@ def test_a_run_between_load_and_save_is_not_rolled_back(
     assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
 
 
-def test_a_save_replaces_only_the_changed_fields_of_a_concurrent_run(
-    app: Celery, redis_client: redis.Redis
-) -> None:
-    entry(app, last_run_at=ago(hours=2)).save()
-    found, mine = load(app), ago(minutes=1)
-    found.last_run_at = mine
-    ran(redis_client, ago(seconds=1), 8)
-    found.save()
-    assert (load(app).last_run_at, load(app).total_run_count) == (mine, 8)
-
-
-def test_a_count_that_is_reset_is_reset(app: Celery, redis_client: redis.Redis) -> None:
-    entry(app).save()
-    last = ago(minutes=1)
-    ran(redis_client, last, 8)
-    found = load(app)
-    found.total_run_count = 0
-    found.save()
-    assert (load(app).last_run_at, load(app).total_run_count) == (last, 0)
-
-
-def test_an_entry_that_runs_again_and_again_can_be_saved(app: Celery, redis_url: str) -> None:
-    """Another process records a run before each of the first ten commands of the save."""
-    entry(app).save()
-    wire, runs = wired_client(redis_url), 0
-
-    def run() -> None:
-        nonlocal runs
-        runs += 1
-        with redis.Redis.from_url(redis_url) as client:
-            client.hset(KEY, "meta", encode_meta(ago(seconds=30), runs))
-        if runs < 10:
-            wire.before_command(run)
-
-    found = load(app)
-    app.redbeat_redis = wire
-    wire.before_command(run)
-    found.args = [1]
-    found.save()
-    assert load(app).args == [1]
-    assert load(app).total_run_count == runs == 10
-
-
-def test_saving_a_concurrently_deleted_entry_stores_it_with_its_history(
-    app: Celery, score_of: ScoreOf
-) -> None:
-    last = ago(minutes=45)
-    entry(app, last_run_at=last, total_run_count=3).save()
-    found = load(app)
-    entry(app).delete()
-    found.save()
-    assert (load(app).last_run_at, load(app).total_run_count) == (last, 3)
-    assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
-
-
-def test_an_old_history_without_an_entry_is_not_inherited(
-    app: Celery, redis_client: redis.Redis
-) -> None:
-    ran(redis_client, ago(days=9), 9)
-    saved = entry(app).save()
-    assert (load(app).total_run_count, load(app).last_run_at) == (0, saved.last_run_at)
-
-
 # -- runs outside of a beat --------------------------------------------------------------------
 
 
@@ -318,20 +195,6 @@ def test_reschedule_counts_from_now(app: Celery, score_of: ScoreOf) -> None:
     assert load(app).total_run_count == 4
 
 
-def test_reschedule_counts_from_a_given_time(app: Celery, redis_client: redis.Redis) -> None:
-    saved, when = entry(app).save(), ago(minutes=1)
-    ran(redis_client, ago(seconds=1), 6)
-    saved.reschedule(when)
-    assert (load(app).last_run_at, load(app).total_run_count) == (when, 6)
-
-
-def test_reschedule_leaves_an_edited_definition_alone(app: Celery) -> None:
-    found = entry(app).save()
-    entry(app, args=[1]).save()
-    found.reschedule()
-    assert load(app).args == [1]
-
-
 @pytest.mark.parametrize("verb", ["next", "reschedule"])
 def test_a_deleted_entry_does_not_come_back(
     app: Celery, redis_client: redis.Redis, verb: str
@@ -340,15 +203,6 @@ def test_a_deleted_entry_does_not_come_back(
     entry(app).delete()
     getattr(saved, verb)()
     assert redis_client.dbsize() == 0
-
-
-def test_an_application_that_writes_the_last_run_moves_the_interval(
-    app: Celery, redis_client: redis.Redis
-) -> None:
-    entry(app, last_run_at=ago(hours=3)).save().next()
-    finished = ago(minutes=10)
-    ran(redis_client, finished)
-    assert load(app).due_at == finished + timedelta(hours=1)
 
 
 def test_the_second_of_two_repeated_hours_is_another_time(app: Celery) -> None:

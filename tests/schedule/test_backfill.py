@@ -8,24 +8,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.schedules import crontab
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-import redbeat.worker
-from redbeat import RedBeatSchedulerEntry, Schedule, rrule
+from redbeat import RedBeatSchedulerEntry, rrule
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.state import State
 from redbeat.errors import InvalidEntryError
 from tests.samples import long
-from tests.scheduler.clients import CountingRedis, Wire
+from tests.scheduler.clients import CountingRedis
 from tests.scheduler.conftest import (
-    SCHEDULE,
     Clock,
     RecordingScheduler,
     World,
     counting,
-    end_run,
     wire,
 )
 from tests.stored import put_state
@@ -132,16 +126,6 @@ def test_runs_in_the_history_and_runs_to_come_are_left_out(make: Make, world: Wo
     assert overdue.backfill(start + HOUR, start + 9 * HOUR).instants == []
 
 
-def test_a_run_of_the_schedule_comes_first(make: Make, world: World) -> None:
-    entry = make("a", last_run_at=(start := world.ago(5000))).save()
-    entry.backfill(start - 3 * HOUR, start, rate=1000)
-    scheduler = world.scheduler()
-    first, *_ = finish(scheduler, entry)
-    assert first == start.astimezone(UTC) + HOUR
-    assert len(scheduler.sent) == 4
-    assert world.run_count("a") == 1
-
-
 def test_missed_runs_of_an_entry_that_never_ran_do_not_stop_a_backfill(
     make: Make, world: World
 ) -> None:
@@ -170,30 +154,6 @@ def test_runs_that_an_entry_which_never_ran_catches_up_are_left_out(
     scheduler = world.scheduler()
     sent = finish(scheduler, entry)
     assert sorted(sent) == [start + number * HOUR for number in range(6)]
-
-
-def test_a_backfill_keeps_its_rate(ran: RedBeatSchedulerEntry, world: World) -> None:
-    last, scheduler = last_run(ran), world.scheduler()
-    ran.backfill(last - 5 * HOUR, last, rate=0.01)
-    for _ in range(5):
-        seconds = scheduler.tick()
-    assert len(scheduler.sent) == 1
-    assert seconds > 1
-    (progress,) = ran.backfills
-    assert (progress.sent, progress.total, progress.finished) == (1, 5, False)
-    assert abs(score_of(world) - (world.now() + 100)) < 30
-
-
-def test_a_trigger_does_not_wait_for_a_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:
-    last, scheduler = last_run(ran), world.scheduler()
-    ran.backfill(last - 5 * HOUR, last, rate=0.01)
-    for _ in range(3):
-        scheduler.tick()
-    task_id = ran.trigger()
-    for _ in range(3):
-        scheduler.tick()
-    assert scheduler.sent[-1].id == task_id
-    assert len(scheduler.sent) == 2
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -231,20 +191,6 @@ def test_a_backfill_can_be_cancelled(ran: RedBeatSchedulerEntry, world: World) -
     assert len(finish(scheduler, ran)) == 5
 
 
-@pytest.mark.parametrize("on_finish", ["keep", "delete"])
-def test_a_finished_entry_sends_its_backfill(make: Make, world: World, on_finish: str) -> None:
-    start = world.ago(5000)
-    entry = make("a", last_run_at=start, max_runs=1, on_finish=on_finish).save()
-    entry.backfill(start - 3 * HOUR, start, rate=1000)
-    scheduler = world.scheduler()
-    for _ in range(20):
-        scheduler.tick()
-    assert len(scheduler.sent) == 4
-    assert bool(world.client.exists("redbeat:a")) is (on_finish == "keep")
-    if on_finish == "keep":
-        assert world.score("a") == -1
-
-
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_each_delivery_sends_each_run_once(make: Make, world: World, delivery: str) -> None:
     entry = make("a", last_run_at=world.ago(1800), delivery=delivery).save()
@@ -269,33 +215,6 @@ def test_a_beat_that_exits_after_a_message_repeats_its_id(
     finish(second, ran)
     ids = [sent.id for scheduler in (first, second) for sent in scheduler.sent]
     assert ids == [ran.task_id_of(at) for at in plan.instants]
-
-
-def test_a_backfilled_run_waits_for_an_earlier_run(make: Make, world: World) -> None:
-    redbeat.worker.enable(world.app)
-    entry = make("a", last_run_at=world.ago(1800), overlap="skip").save()
-    plan = entry.backfill(last_run(entry) - 3 * HOUR, last_run(entry), rate=1000)
-    scheduler = world.scheduler()
-    for number, at in enumerate(plan.instants, 1):
-        for _ in range(4):
-            scheduler.tick()
-        assert len(scheduler.sent) == number
-        assert scheduler.sent[-1].id == entry.task_id_of(at)
-        end_run(world.app, scheduler.sent[-1])
-    assert finish(scheduler, entry) == plan.instants
-
-
-def test_a_deleted_entry_has_no_backfill(ran: RedBeatSchedulerEntry) -> None:
-    last = last_run(ran)
-    ran.backfill(last - 5 * HOUR, last)
-    ran.delete()
-    ran.save()
-    assert ran.backfills == []
-    ran.delete()
-    with pytest.raises(KeyError):
-        ran.backfill(last - 5 * HOUR, last)
-    with pytest.raises(KeyError):
-        ran.cancel_backfill()
 
 
 @pytest.mark.parametrize(
@@ -341,25 +260,6 @@ def test_a_schedule_with_its_own_clock_is_refused(make: Make, world: World) -> N
         entry.backfill(last - HOUR, last)
 
 
-@pytest.mark.usefixtures("ran")
-def test_an_invalid_backfill_is_removed(world: World, log: pytest.LogCaptureFixture) -> None:
-    world.put_waiting("a", "x/1/2:0")
-    scheduler = world.scheduler()
-    for _ in range(3):
-        scheduler.tick()
-    assert world.waiting("a") == 0
-    assert scheduler.sent == []
-    assert "removed the waiting run" in log.text
-    assert "x/1/2:0" in log.text
-
-
-def test_a_quarantined_entry_has_no_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:
-    last = last_run(ran)
-    world.put_in_quarantine("a")
-    with pytest.raises(InvalidEntryError, match="quarantine"):
-        ran.backfill(last - 5 * HOUR, last)
-
-
 def test_round_trips(ran: RedBeatSchedulerEntry, trips: RoundTrips) -> None:
     last = last_run(ran)
     ran.backfill(last - 5 * HOUR, last, rate=0.01)
@@ -391,27 +291,6 @@ def test_many_entries_take_no_more_round_trips(
     scheduler = world.scheduler(clock=Clock())  # a slow machine takes more, smaller turns
     scheduler.tick()
     assert tick_with(40) <= tick_with(1) + 1
-
-
-def test_the_stored_text_reads_back() -> None:
-    since = datetime(2026, 3, 28, 23, 30, 0, 250_000, UTC)
-    one = Backfill("ab", since, since + HOUR, 0.5, 3, 9, ((since + HOUR / 2, since + HOUR),), 1.5)
-    done = one._replace(left=(), ready_at=None)
-    state = State(waiting=(one, done))
-    assert State.read(state.text(), None) == state
-
-
-def test_a_schedule_that_changes_during_a_backfill(
-    ran: RedBeatSchedulerEntry, world: World, schedule: Schedule
-) -> None:
-    last, scheduler = last_run(ran), world.scheduler()
-    ran.backfill(last - 5 * HOUR, last, rate=1000)
-    entry = schedule["a"]
-    entry.schedule = crontab(minute=30, hour=3, day_of_month=1, month_of_year=2)
-    entry.save()
-    assert finish(scheduler, ran) == []
-    (progress,) = ran.backfills
-    assert (progress.sent, progress.finished) == (0, True)
 
 
 #: An hour of a backfill, and what another program may store in place of one of its parts.
@@ -455,29 +334,3 @@ def test_the_longest_backfill_reads_back() -> None:
     read = State.read(State(waiting=(one,)).text(), None)
     assert State.read(read.text(), None) == read
     assert (read.problem, len(read.backfills)) == ("", 1)
-
-
-def test_a_backfill_whose_reply_is_lost_is_stored_once(
-    ran: RedBeatSchedulerEntry, world: World, wire: Wire
-) -> None:
-    last = last_run(ran)
-    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
-    wire.set_retry(Retry(NoBackoff(), 1))
-    wire.lose(lambda: world.waiting("a") == 1)
-    plan = entry.backfill(last - 3 * HOUR, last, rate=1000)
-    assert wire.lost == 1
-    assert len(plan.instants) == 3
-    assert finish(world.scheduler(), entry) == plan.instants
-
-
-def test_an_entry_that_is_not_scheduled_has_no_backfill(
-    world: World, ran: RedBeatSchedulerEntry
-) -> None:
-    """A backfill that is waiting can still be cancelled, which does not schedule the entry."""
-    now = datetime.now(UTC)
-    ran.backfill(now - 5 * HOUR, now - HOUR)
-    world.client.zrem(SCHEDULE, "redbeat:a")
-    with pytest.raises(InvalidEntryError, match="'a' is not scheduled"):
-        ran.backfill(now - 9 * HOUR, now - 6 * HOUR)
-    assert len(ran.cancel_backfill()) == 1
-    assert world.score("a") is None

@@ -47,34 +47,6 @@ def test_save_all_stores_what_save_does(schedule: Schedule, make: Make, world: W
     assert together == singly
 
 
-@pytest.mark.long
-def test_save_all_takes_a_round_trip_per_500(
-    schedule: Schedule, make: Make, trips: RoundTrips
-) -> None:
-    entries = [make(f"e{number}") for number in range(1001)]
-    trips.take()
-    assert schedule.save_all(entries) == 1001
-    assert 0 < trips.take() <= 3
-    assert schedule.save_all(entries) == 1001
-    assert 0 < trips.take() <= 3
-    for args in ([], [1]):  # new objects, whose rows differ from what they expect
-        assert schedule.save_all(make(f"e{number}", args=args) for number in range(1001)) == 1001
-        assert 0 < trips.take() <= 6
-    assert schedule.save_all([]) == 0
-    assert trips.take() == 0
-
-
-def test_save_all_keeps_stored_histories(schedule: Schedule, make: Make, world: World) -> None:
-    last = world.ago(100)
-    schedule.save_all(make(name, last_run_at=last, total_run_count=7) for name in "ab")
-    changed = schedule["b"]
-    changed.total_run_count = 1
-    schedule.save_all([make("a", args=[1]), changed])
-    assert (schedule["a"].args, schedule["a"].total_run_count) == ([1], 7)
-    assert (schedule["a"].last_run_at, schedule["b"].total_run_count) == (last, 1)
-    assert world.score("a") == pytest.approx(last.timestamp() + 3600)
-
-
 def test_save_all_checks_all_before_it_writes_one(
     schedule: Schedule, make: Make, world: World
 ) -> None:
@@ -91,14 +63,6 @@ def test_save_all_checks_all_before_it_writes_one(
     with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         schedule.save_all([make("good"), make(":statics")])
     assert world.dump() == {}
-
-
-def test_save_all_leaves_a_key_that_is_in_use(schedule: Schedule, make: Make, world: World) -> None:
-    world.client.set("redbeat:text", "not mine")
-    with pytest.raises(InvalidEntryError, match="'redbeat:text' is not an entry"):
-        schedule.save_all([make("a"), make("text"), make("b")])
-    assert world.client.get("redbeat:text") == "not mine"
-    assert world.score("text") is None
 
 
 @pytest.mark.parametrize("used", [long(0), 700, long(1200)])
@@ -142,22 +106,6 @@ def test_save_all_waits_for_batches_in_flight_when_the_next_fails(
         entry.save(if_unchanged=True)  # no conflict, because the entry knows its stored state
 
 
-def test_save_all_merges_concurrently_recorded_runs(
-    schedule: Schedule, make: Make, world: World
-) -> None:
-    """Another process records runs of entries in the first, second and last batch."""
-    entries = [make(f"e{number}", last_run_at=world.ago(100)) for number in range(1300)]
-    schedule.save_all(entries)
-    ran = world.ago(50)
-    for name in ("e0", "e600", "e1299"):
-        schedule[name].reschedule(ran)
-    for entry in entries:
-        entry.args = [1]
-    assert schedule.save_all(entries) == 1300
-    for name in ("e0", "e600", "e1299"):
-        assert (schedule[name].args, schedule[name].last_run_at) == ([1], ran)
-
-
 def test_save_all_survives_the_loss_of_its_connections(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
@@ -184,18 +132,6 @@ def test_save_all_with_a_pool_that_has_no_connection_to_spare(
         assert len(schedule) == 1001
 
 
-def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: World) -> None:
-    with world.client.pubsub() as subscription:
-        subscription.subscribe("redbeat::wakeup")
-        schedule.save_all(make(f"e{number}", schedule=1) for number in range(20))
-        world.client.publish("redbeat::wakeup", "end")
-        received: list[str] = []
-        while not received or received[-1] != "end":
-            message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
-            received += [message["data"]] if message else []
-    assert received == ["due", "end"]
-
-
 def test_delete_all(schedule: Schedule, make: Make, world: World, trips: RoundTrips) -> None:
     schedule.save_all(make(f"e{number}") for number in range(501))
     trips.take()
@@ -216,17 +152,6 @@ def test_pause_all_and_resume_all(schedule: Schedule, make: Make, trips: RoundTr
     assert schedule.resume_all(["nobody", *names]) == 501
     assert 0 < trips.take() <= 4
     assert schedule.status().entries["paused"] == 0
-
-
-def test_pause_all_leaves_the_unreadable_alone(
-    schedule: Schedule, make: Make, world: World
-) -> None:
-    make("good").save()
-    world.client.hset(world.put("bad"), "definition", "[1]")
-    world.client.hset(world.put("worse"), "definition", "{")
-    before = world.client.hgetall("redbeat:bad")
-    assert schedule.pause_all(["good", "bad", "worse"]) == 1
-    assert world.client.hgetall("redbeat:bad") == before
 
 
 # -- apply -----------------------------------------------------------------------------------------

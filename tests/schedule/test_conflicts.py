@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -12,22 +11,10 @@ from redis.retry import Retry
 
 from redbeat import ConflictError, Schedule
 from tests.faults.proxy import Proxy
-from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import SCHEDULE, World, once
 from tests.servers import RedisServer
 
-from .conftest import Make, RoundTrips
-
-
-def test_an_unchanged_entry_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
-    make("a", jitter=1).save()
-    found = schedule["a"]
-    for number in range(3):
-        found.args = [number]
-        trips.take()
-        found.save(if_unchanged=True)
-        assert trips.take() == 1
-    assert schedule["a"].args == [2]
+from .conftest import Make
 
 
 @pytest.mark.parametrize("fields", [{"args": [9]}, {"jitter": 2}, {"enabled": False}])
@@ -46,57 +33,6 @@ def test_a_change_by_another_process_is_a_conflict(
     assert schedule["a"].args == [1]
 
 
-def test_a_deleted_entry_is_a_conflict(schedule: Schedule, make: Make, world: World) -> None:
-    make("a").save()
-    mine = schedule["a"]
-    del schedule["a"]
-    with pytest.raises(ConflictError):
-        mine.save(if_unchanged=True)
-    assert world.dump() == {}
-
-
-def test_a_new_entry_must_be_new(schedule: Schedule, make: Make) -> None:
-    make("a").save(if_unchanged=True)
-    with pytest.raises(ConflictError):
-        make("a", args=[1]).save(if_unchanged=True)
-    assert schedule["a"].args is None
-
-
-def test_recorded_runs_do_not_count_as_changes(
-    schedule: Schedule, make: Make, world: World
-) -> None:
-    make("a", last_run_at=world.ago(5000)).save()
-    mine = schedule["a"]
-    world.scheduler().tick()
-    mine.args = [1]
-    mine.save(if_unchanged=True)
-    assert (schedule["a"].args, schedule["a"].total_run_count) == ([1], 1)
-
-
-def test_the_own_pause_is_not_a_conflict(schedule: Schedule, make: Make) -> None:
-    make("a").save()
-    mine = schedule["a"]
-    mine.pause("x")
-    mine.save(if_unchanged=True)
-    mine.resume()
-    mine.save(if_unchanged=True)
-    make("a", args=[1]).save()
-    mine.pause()
-    with pytest.raises(ConflictError):
-        mine.save(if_unchanged=True)
-
-
-def test_two_concurrent_pauses_both_succeed(
-    schedule: Schedule, make: Make, world: World, wire: Wire
-) -> None:
-    """The pause is repeated with the definition that the other process wrote."""
-    make("a").save()
-    wire.after_reply(make("a", args=[5]).save)
-    assert schedule.pause_all(["a"]) == 1
-    assert (schedule["a"].args, schedule["a"].enabled) == ([5], False)
-    assert world.score("a") == -2
-
-
 @pytest.fixture
 def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
     """A proxy through which the app connects to Redis. The app's client retries requests."""
@@ -109,21 +45,6 @@ def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
         )
         yield proxy
         world.app.redbeat_redis.close()
-
-
-@pytest.mark.standalone
-@pytest.mark.parametrize("fields", [{}, {"jitter": 1}])
-def test_a_lost_reply_is_not_a_conflict(
-    make: Make, schedule: Schedule, proxied: Proxy, fields: dict[str, Any]
-) -> None:
-    """The client repeats the script, which finds that its changes are already stored."""
-    make("other").save()  # Redis loads the script
-    entry = make("a", **fields)
-    for number in range(3):
-        entry.args = [number]
-        proxied.swallow_replies(1, b"EVALSHA")
-        entry.save(if_unchanged=True)
-        assert schedule["a"].args == [number]
 
 
 @pytest.mark.standalone

@@ -81,27 +81,6 @@ def test_a_limit_ends_the_reading(schedule: Schedule, make: Make, trips: RoundTr
     assert 0 < trips.take() <= 3 + 1  # three pages of 500, and a scan of all keys
 
 
-def test_one_page_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
-    schedule.save_all(make(f"e{number:04}") for number in range(500))
-    trips.take()
-    assert len(list(schedule.records())) == 500
-    assert trips.take() == 1
-
-
-def test_the_fields_of_a_record(filled: Schedule) -> None:
-    found = {record.name: record for record in filled.records()}
-    assert {name: record.state for name, record in found.items()} == {
-        "billing-a": "scheduled",
-        "billing-b": "scheduled",
-        "static": "scheduled",
-        "off": "paused",
-        "done": "finished",
-    }
-    assert found["off"].due_at is found["done"].due_at is None
-    assert found["billing-a"].due_at == found["billing-a"].entry.due_at  # type: ignore[union-attr]
-    assert [name for name, record in found.items() if record.static] == ["static"]
-
-
 def test_an_entry_that_is_being_sent_is_running(schedule: Schedule, world: World) -> None:
     world.put("a", last_run_at=world.ago(100), score=world.now() - 40)
     seen: list[tuple[str, datetime | None]] = []

@@ -74,15 +74,6 @@ def test_an_entry_deleted_and_saved_again_has_new_ids(
     assert beat.sent[0].scheduled_at == beat.sent[1].scheduled_at
 
 
-def test_an_entry_saved_again_without_a_delete_keeps_its_ids(
-    make: Make, beat: RecordingScheduler, ran: datetime
-) -> None:
-    make("a", last_run_at=ran).save()
-    first = send(beat)
-    make("a", last_run_at=ran, args=[1]).save()
-    assert send(beat) == first
-
-
 def test_entries_of_raw_writers(world: World, beat: RecordingScheduler, ran: datetime) -> None:
     """A raw entry that is written again keeps its task ids if its definition is the same."""
     ids = []
@@ -163,12 +154,6 @@ def test_entries_saved_in_bulk_have_different_ids(
     entries[0].pause()
     entries[0].resume()
     assert world.identity("e0") == stored[0]
-
-
-def test_a_triggered_run_has_the_returned_id(make: Make, beat: RecordingScheduler) -> None:
-    make("a").save()
-    returned = make("a").trigger()
-    assert send(beat) == returned
 
 
 def test_a_copy_under_another_prefix_keeps_the_ids_of_old_runs(

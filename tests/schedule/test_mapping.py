@@ -18,11 +18,6 @@ from tests.scheduler.conftest import SCHEDULE, World
 from .conftest import Make, RoundTrips
 
 
-def test_schedule_can_be_imported_from_the_package() -> None:
-    assert redbeat.Schedule is Schedule
-    assert issubclass(redbeat.ConflictError, Exception)
-
-
 def test_an_entry_can_be_stored_read_and_removed(schedule: Schedule, make: Make) -> None:
     schedule["a"] = make("a", schedule=crontab(minute=5), args=[1])
     assert (len(schedule), "a" in schedule, "b" in schedule) == (
@@ -117,15 +112,6 @@ def test_an_unknown_name_is_a_key_error(schedule: Schedule) -> None:
         schedule["\ud800"]
 
 
-def test_internal_keys_are_not_removed(schedule: Schedule, world: World) -> None:
-    world.scheduler().tick()
-    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
-        del schedule[":lock"]
-    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
-        schedule.delete_all([":schedule"])
-    assert world.client.exists("redbeat::lock")
-
-
 def test_an_entry_must_be_stored_under_its_own_name(schedule: Schedule, make: Make) -> None:
     with pytest.raises(InvalidEntryError, match="name: is 'a', but must be the key 'b'"):
         schedule["b"] = make("a")
@@ -162,16 +148,6 @@ def test_unreadable_entries_are_listed_and_not_loaded(
     assert problems["gone"] == "the definition is missing"
     assert "not a hash" in str(problems["text"])
     assert "definition" in str(problems["bad"])
-
-
-def test_a_member_without_the_prefix_is_the_entry_it_names(
-    schedule: Schedule, world: World
-) -> None:
-    world.put("task")
-    world.client.zrem(SCHEDULE, "redbeat:task")
-    world.client.zadd(SCHEDULE, {"task": 0})
-    (found,) = schedule.values()
-    assert found.name == "task"
 
 
 def test_an_entry_class_of_the_user(world: World) -> None:

@@ -94,22 +94,6 @@ def test_pages_within_one_score(store: Store, world: World, gone: bool, score: f
     assert found == [KEYS.entry(name) for name in names]
 
 
-def test_pages_go_from_due_to_parked(store: Store, world: World) -> None:
-    for name, score in (("p", -2), ("q", -1), ("a", 5), ("b", 6), ("c", 7)):
-        world.put(name, score=score)
-    pages: list[list[str]] = []
-    after = None
-    while not pages or after is not None:
-        page = store.page(after, limit=2)
-        pages.append([row.key.removeprefix("redbeat:") for row in page.rows])
-        after = page.after
-    assert pages == [["a", "b"], ["c", "p"], ["q"]]
-    assert [row.key for row in store.page(limit=5).rows] == [
-        KEYS.entry(name) for name in ("a", "b", "c", "p", "q")
-    ]
-    assert store.page(limit=5).after is None
-
-
 def test_an_empty_schedule_has_one_empty_page(store: Store) -> None:
     assert store.page()[1:] == ([], None)
     assert list(store.scan()) == [[]]

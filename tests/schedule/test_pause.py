@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat import Schedule
 from redbeat.entries.state import Pause
 from tests.scheduler.conftest import SCHEDULE, World, once
 
-from .conftest import Make, RoundTrips
+from .conftest import Make
 
 
 def test_pause_and_resume(schedule: Schedule, make: Make, world: World) -> None:
@@ -32,24 +32,6 @@ def test_pause_and_resume(schedule: Schedule, make: Make, world: World) -> None:
     assert world.dump() == before
     assert entry.status.state == "scheduled"
     assert schedule["a"].enabled is True
-
-
-def test_verbs_take_two_round_trips(make: Make, trips: RoundTrips) -> None:
-    entry = make("a").save()
-    trips.take()
-    entry.pause()
-    assert 0 < trips.take() <= 2
-    entry.resume()
-    assert 0 < trips.take() <= 2
-    entry.resume()  # the entry is not paused
-    assert trips.take() == 1
-
-
-def test_redbeat_2_sees_a_disabled_entry(make: Make, world: World) -> None:
-    make("a").save().pause("why")
-    definition = world.field("a", "definition")
-    assert set(definition) == {"name", "task", "args", "kwargs", "options", "schedule", "enabled"}
-    assert definition["enabled"] is False
 
 
 def test_a_paused_entry_does_not_run(make: Make, world: World) -> None:
@@ -72,37 +54,11 @@ def test_pausing_a_claimed_entry(make: Make, world: World) -> None:
     assert make("a").status.note == "stop"
 
 
-def test_pausing_an_unknown_entry_is_a_key_error(make: Make, world: World) -> None:
-    for verb in (make("a").pause, make("a").resume, make("a").trigger):
-        with pytest.raises(KeyError, match="a"):
-            verb()
+def test_an_unknown_entry_has_no_status(make: Make, world: World) -> None:
     with pytest.raises(KeyError, match="a"):
         _ = make("a").status
     assert make("a").history == []
     assert world.dump() == {}
-
-
-def test_a_pause_saves_nothing_else_and_overwrites_nothing(make: Make, world: World) -> None:
-    mine = make("a").save()
-    make("a", args=[2]).save()
-    mine.kwargs = {"not": "saved"}
-    mine.pause()
-    stored = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
-    assert (stored.args, stored.kwargs, stored.enabled) == ([2], {}, False)
-
-
-def test_a_pause_goes_on_when_the_entry_is_saved(schedule: Schedule, make: Make) -> None:
-    make("a").save().pause("why")
-    found = schedule["a"]
-    found.args = [3]
-    found.save()
-    assert (schedule["a"].status.note, schedule["a"].args) == ("why", [3])
-    found.enabled = True
-    found.save()
-    assert schedule["a"].status.state == "scheduled"
-    found.enabled = False
-    found.save()
-    assert schedule["a"].status.note is None
 
 
 def test_the_note_of_a_pause_can_be_replaced(make: Make) -> None:
@@ -172,20 +128,16 @@ def test_a_pause_of_a_static_entry_survives_restarts(
     assert schedule["a"].enabled is fields.get("enabled", True)
 
 
-def test_a_changed_static_entry_ends_its_pause(schedule: Schedule, world: World) -> None:
-    start_beat(world)
-    schedule["a"].pause()
-    start_beat(world, args=[1])
-    assert (schedule["a"].enabled, schedule["a"].args) == (True, [1])
-
-
-def test_a_changed_policy_of_a_static_entry_ends_its_pause(
-    schedule: Schedule, world: World
+@pytest.mark.parametrize("changed", [{"args": [1]}, {"jitter": 2}])
+def test_a_changed_static_entry_ends_its_pause(
+    schedule: Schedule, world: World, changed: dict[str, Any]
 ) -> None:
     start_beat(world, jitter=1)
     schedule["a"].pause()
-    start_beat(world, jitter=2)
-    assert (schedule["a"].enabled, schedule["a"].jitter) == (True, 2)
+    start_beat(world, **{"jitter": 1, **changed})
+    entry = schedule["a"]
+    assert entry.enabled is True
+    assert (entry.args, entry.jitter) == (changed.get("args"), changed.get("jitter", 1))
 
 
 def test_a_static_entry_disabled_without_a_pause_is_enabled_again(
@@ -208,17 +160,6 @@ def test_resume_schedules_an_entry_that_a_program_took_out(make: Make, world: Wo
     assert entry.status.state == "not scheduled"
     entry.resume()
     assert (entry.status.state, world.score("a")) == ("scheduled", score)
-
-
-def test_pausing_an_entry_that_is_not_scheduled_keeps_it_from_running(
-    make: Make, world: World
-) -> None:
-    entry = make("a", last_run_at=world.ago(5000)).save()
-    world.client.zrem(SCHEDULE, "redbeat:a")
-    entry.pause()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert (scheduler.sent, entry.status.state, world.score("a")) == ([], "paused", -2)
 
 
 def test_an_entry_of_redbeat_2_gets_an_identity_when_it_is_resumed(world: World) -> None:

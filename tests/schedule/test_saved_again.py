@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import time_machine
-from celery.schedules import crontab, schedule
+from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry, Schedule, clocked, rrule
 from tests.deployments import PREFIX
@@ -136,47 +135,6 @@ def test_other_arguments_do_not_restart_it(
     )
 
 
-def test_an_unchanged_entry_stays_finished(
-    world: World, save: Save, caplog: pytest.LogCaptureFixture
-) -> None:
-    scheduler = finish(world)
-    save(world, {})
-    scheduler.tick()
-    assert (scheduler.sent, world.score("once")) == ([], PARKED)
-    assert len([line for line in caplog.messages if "stays finished" in line]) <= 1
-
-
-def test_a_higher_limit_allows_the_remaining_runs(world: World, save: Save) -> None:
-    scheduler = finish(world)
-    save(world, {"max_runs": 2})
-    assert load(world).runs_left == 1
-    assert world.score("once") == pytest.approx(world.now() + HOUR, abs=5)
-    scheduler.tick()
-    assert scheduler.sent == []
-
-
-def test_a_lower_limit_runs_nothing(
-    world: World, save: Save, caplog: pytest.LogCaptureFixture
-) -> None:
-    scheduler = finish(world, max_runs=7, total_run_count=6)
-    save(world, {"max_runs": 2})
-    scheduler.tick()
-    assert (scheduler.sent, world.score("once")) == ([], PARKED)
-    assert "stays finished" in caplog.text
-
-
-def test_a_limit_and_a_schedule_give_all_runs_of_the_limit(world: World, save: Save) -> None:
-    finish(world)
-    save(world, {"max_runs": 3, "schedule": schedule(60)})
-    assert load(world).runs_left == 3
-
-
-def test_remaining_runs_are_not_counted_again(world: World, save: Save) -> None:
-    make(world, max_runs=5, last_run_at=world.ago(60), total_run_count=3).save()
-    save(world, {"max_runs": 5, "schedule": schedule(7200)})
-    assert load(world).total_run_count == 3
-
-
 @pytest.mark.parametrize(
     ("history", "count", "in_seconds"),
     [
@@ -196,25 +154,9 @@ def test_a_written_history_restarts_it(
     assert world.score("once") == pytest.approx(world.now() + in_seconds, abs=5)
 
 
-def test_a_count_that_an_application_wrote_is_used(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    scheduler = finish(world)
-    loaded(world, {"schedule": schedule(60), "total_run_count": 4}).save()
-    scheduler.tick()
-    assert (load(world).total_run_count, world.score("once")) == (4, PARKED)
-    assert "stays finished" in caplog.text
-
-
 def test_reschedule_restarts_it(world: World) -> None:
     scheduler = finish(world)
     load(world).reschedule(world.ago(1))
-    assert_runs_once_in(world, scheduler, HOUR)
-
-
-def test_reschedule_of_an_unloaded_object_restarts_it(world: World) -> None:
-    scheduler = finish(world)
-    make(world).reschedule(world.ago(1))
     assert_runs_once_in(world, scheduler, HOUR)
 
 
@@ -241,27 +183,6 @@ def test_saves_by_several_processes_at_once_make_one_run(world: World, many: boo
         entry.save()
     scheduler.tick()
     assert scheduler.names == ["once"]
-
-
-def test_a_second_save_of_the_new_schedule_after_its_run_does_not_restart_it(world: World) -> None:
-    scheduler = finish(world)
-    late = loaded(world, {"schedule": schedule(60)})
-    loaded(world, {"schedule": schedule(60)}).save()
-    assert_runs_once_in(world, scheduler, 60)
-    late.save()
-    scheduler.tick()
-    assert scheduler.names == ["once"]
-    assert world.score("once") == PARKED
-
-
-def test_the_saved_object_knows_the_stored_history(world: World) -> None:
-    finish(world)
-    entry = loaded(world, {"schedule": schedule(60)}).save()
-    assert (entry.total_run_count, entry.runs_left) == (0, 1)
-    assert load(world).last_run_at == entry.last_run_at
-    before = world.dump()
-    entry.save()
-    assert world.dump() == before
 
 
 @pytest.mark.parametrize("ahead", [600.0, -30.0])
@@ -296,30 +217,6 @@ def test_an_ended_rule_is_restarted_by_a_later_rule(
     assert score is not None
     assert score > world.now() - 60
     assert load(world).runs_left in (None, 1)
-
-
-def test_an_ended_rule_stays_finished(
-    world: World, save: Save, caplog: pytest.LogCaptureFixture
-) -> None:
-    at = world.ago(HOUR)
-    scheduler = finish(world, clocked(at), max_runs=None)
-    save(world, {"schedule": clocked(at), "max_runs": None, "args": [1]})
-    scheduler.tick()
-    assert (scheduler.sent, world.score("once")) == ([], PARKED)
-    assert "stays finished" in caplog.text
-
-
-def test_a_crontab_runs_at_its_next_time_and_not_for_those_before_it_was_saved(
-    world: World, save: Save
-) -> None:
-    scheduler = finish(world, crontab(minute="*"))
-    hour = (datetime.now(UTC) + timedelta(hours=12)).hour
-    save(world, {"schedule": crontab(minute="0", hour=str(hour))})
-    scheduler.tick()
-    assert scheduler.sent == []
-    score = world.score("once")
-    assert score is not None
-    assert score > world.now() + 10 * HOUR
 
 
 def test_an_entry_disabled_at_its_end_is_restarted_and_runs_when_resumed(
@@ -423,14 +320,6 @@ def test_a_static_instant_counts_from_its_last_run(
     assert load(world).total_run_count == len(runs)
 
 
-def test_a_static_entry_below_its_limit_keeps_its_count(world: World) -> None:
-    finish_static(world)
-    declared(world, max_runs=3)
-    assert load(world).total_run_count == 1
-    declared(world, max_runs=3, schedule=60.0)
-    assert load(world).total_run_count >= 1
-
-
 # -- triggers ------------------------------------------------------------------------------------
 
 
@@ -454,12 +343,3 @@ def test_a_waiting_trigger_is_sent_when_the_entry_is_restarted(world: World, sav
     assert [sent.id for sent in scheduler.sent] == [task_id]
     scheduler.sent.clear()
     assert_runs_once_in(world, scheduler, 60)
-
-
-def test_a_waiting_trigger_is_sent_when_a_static_entry_is_restarted(world: World) -> None:
-    finish_static(world)
-    task_id = load(world).trigger()
-    scheduler = declared(world, schedule=60.0)
-    assert [sent.id for sent in scheduler.sent] == [task_id]
-    assert load(world).runs_left == 1
-    assert json.loads(world.client.hget(f"{PREFIX}once", "trigger") or "null") is None

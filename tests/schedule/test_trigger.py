@@ -14,7 +14,6 @@ import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.store import INBOX_LINES
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, end_run, once, void
 
 from .conftest import Make, RoundTrips
@@ -43,48 +42,11 @@ def test_a_triggered_run_is_sent_at_once_and_changes_nothing(make: Make, world: 
     assert len(scheduler.sent) == 1
 
 
-def test_a_scheduled_run_is_not_marked_as_triggered(make: Make, world: World) -> None:
-    make("a", last_run_at=world.ago(5000)).save()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert "triggered" not in scheduler.sent[0].options["headers"]
-
-
 def test_a_trigger_takes_one_round_trip(make: Make, trips: RoundTrips) -> None:
     entry = make("a").save()
     trips.take()
     entry.trigger()
     assert trips.take() == 1
-
-
-def test_each_trigger_makes_a_run(make: Make, world: World) -> None:
-    entry = make("a").save()
-    ids = [entry.trigger() for _ in range(3)]
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert [sent.id for sent in scheduler.sent] == ids
-    assert len(set(ids)) == 3
-    assert world.waiting("a") == 0
-
-
-def test_a_due_run_of_the_entry_is_sent_too(make: Make, world: World) -> None:
-    entry = make("a", last_run_at=(ran := world.ago(5000))).save()
-    task_id = entry.trigger()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    triggered, natural = scheduler.sent
-    assert triggered.id == task_id
-    assert natural.scheduled_at == ran + timedelta(seconds=3600)
-    assert world.run_count("a") == 1
-
-
-def test_an_entry_that_never_ran(world: World, schedule: Schedule) -> None:
-    world.put("a", score=0)
-    schedule["a"].trigger()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert len(scheduler.sent) == 2
-    assert world.run_count("a") == 1
 
 
 @pytest.mark.parametrize("first", ["pause", "trigger"])
@@ -99,14 +61,6 @@ def test_a_paused_entry_runs_and_stays_paused(make: Make, world: World, first: s
     assert (world.score("a"), entry.status.state) == (-2, "paused")
 
 
-def test_a_finished_entry_runs_and_stays_finished(make: Make, world: World) -> None:
-    entry = make("a", max_runs=1, total_run_count=1, last_run_at=world.ago(9)).save()
-    entry.trigger()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert (len(scheduler.sent), world.score("a")) == (1, -1)
-
-
 def test_a_trigger_while_the_entry_is_claimed(make: Make, world: World) -> None:
     entry = make("a", last_run_at=world.ago(5000)).save()
     scheduler = world.scheduler()
@@ -116,15 +70,6 @@ def test_a_trigger_while_the_entry_is_claimed(make: Make, world: World) -> None:
     assert "triggered" not in natural.options["headers"]
     assert triggered.options["headers"]["triggered"] is True
     assert world.run_count("a") == 1
-
-
-def test_a_trigger_while_another_triggered_run_is_sent(make: Make, world: World) -> None:
-    entry = make("a").save()
-    ids = [entry.trigger()]
-    scheduler = world.scheduler()
-    scheduler.before_send = once(lambda: ids.append(entry.trigger()))
-    scheduler.tick()
-    assert [sent.id for sent in scheduler.sent] == ids
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
@@ -148,13 +93,6 @@ def test_a_delete_while_the_triggered_run_is_sent(make: Make, world: World) -> N
     scheduler.tick()
     assert len(scheduler.sent) == 1
     assert not world.client.exists("redbeat:a", SCHEDULE)
-
-
-def test_a_new_entry_of_the_same_name_is_not_triggered(make: Make, world: World) -> None:
-    make("a").save().trigger()
-    world.client.hdel("redbeat:a", "definition")
-    make("a").save()
-    assert world.waiting("a") == 0
 
 
 def test_a_publish_that_fails_is_tried_again_with_the_same_id(make: Make, world: World) -> None:
@@ -189,17 +127,6 @@ def test_a_trigger_of_a_dead_beat_is_sent_by_another_beat(make: Make, world: Wor
     other = world.scheduler()
     other.tick()
     assert [sent.id for sent in (*dead.sent, *other.sent)] == [task_id, task_id]
-
-
-def test_an_at_most_once_trigger_is_recorded_first(make: Make, world: World) -> None:
-    entry = make("a", delivery="at_most_once").save()
-    task_id = entry.trigger()
-    scheduler = world.scheduler()
-    waiting: list[int] = []
-    scheduler.before_send = lambda _task: waiting.append(world.waiting("a"))
-    scheduler.tick()
-    assert [sent.id for sent in scheduler.sent] == [task_id]
-    assert waiting == [0]
 
 
 def test_an_at_most_once_trigger_that_fails_is_lost_and_logged(
@@ -255,57 +182,12 @@ def test_beats_without_a_lock_send_a_trigger_once(make: Make, world: World) -> N
     assert sorted(sent.id for beat in beats for sent in beat.sent) == sorted(ids)
 
 
-def test_a_waiting_beat_is_woken_up(make: Make, world: World) -> None:
-    entry = make("a").save()
-    with world.client.pubsub() as subscription:
-        subscription.subscribe("redbeat::wakeup")
-        subscription.get_message(timeout=5)
-        entry.trigger()
-        message = subscription.get_message(timeout=5)
-    assert message is not None
-    assert message["data"] == "due"
-
-
 def test_a_task_id_of_the_user_is_kept(make: Make, world: World) -> None:
     entry = make("a", options={"task_id": "mine"}).save()
     assert entry.trigger() == "mine"
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.sent[0].id == "mine"
-
-
-def test_too_many_triggers_are_refused(make: Make, world: World) -> None:
-    entry = make("a").save()
-    for _ in range(INBOX_LINES):
-        entry.trigger()
-    with pytest.raises(InvalidEntryError, match="trigger: too many runs of 'a' are waiting"):
-        entry.trigger()
-    assert world.waiting("a") == INBOX_LINES
-
-
-def test_entries_that_cannot_run_are_refused(make: Make, world: World, schedule: Schedule) -> None:
-    world.client.set("redbeat:text", "x")
-    with pytest.raises(InvalidEntryError, match="'redbeat:text' is not an entry"):
-        make("text").trigger()
-    world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
-    world.scheduler().tick()
-    with pytest.raises(InvalidEntryError, match="'bad' is in quarantine"):
-        make("bad").trigger()
-    assert "bad" in schedule.quarantine()
-
-
-@pytest.mark.parametrize("text", ["nonsense", "x:y", "x:1e400", ":", "x:nan"])
-def test_an_invalid_trigger_is_dropped(
-    make: Make, world: World, log: pytest.LogCaptureFixture, text: str
-) -> None:
-    entry = make("a").save()
-    world.put_waiting("a", text)
-    task_id = entry.trigger()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert [sent.id for sent in scheduler.sent] == [task_id]
-    assert "removed the waiting run" in log.text
-    assert world.waiting("a") == 0
 
 
 def test_the_hooks_of_a_subclass_are_used(make: Make, world: World) -> None:
@@ -352,26 +234,6 @@ def test_runs_that_must_not_overlap_wait_for_each_other(make: Make, world: World
     assert isinstance(scheduler, RedBeatScheduler)
 
 
-def test_a_save_before_the_run_does_not_delay_it(make: Make, world: World) -> None:
-    entry = make("a", last_run_at=world.ago(10)).save()
-    task_id = entry.trigger()
-    entry.description = "edited"
-    entry.save()
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert [sent.id for sent in scheduler.sent] == [task_id]
-
-
-def test_ids_that_begin_alike_are_told_apart(make: Make, world: World) -> None:
-    """Another program may store any id."""
-    make("a", last_run_at=world.ago(10)).save()
-    now = world.now()
-    world.put_waiting("a", f"ab:{now:.6f}", f"abc:{now:.6f}")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert len({sent.id for sent in scheduler.sent}) == 2
-
-
 def test_an_entry_that_is_not_scheduled_is_not_triggered(make: Make, world: World) -> None:
     """A program took the entry out of the sorted set, so nothing may bring it back by the way."""
     entry = make("a", last_run_at=world.ago(5000)).save()
@@ -386,12 +248,3 @@ def test_an_entry_that_is_not_scheduled_is_not_triggered(make: Make, world: Worl
     entry.trigger()
     scheduler.tick()
     assert len(scheduler.sent) == 2
-
-
-def test_an_entry_taken_out_while_it_is_sent_stays_out(make: Make, world: World) -> None:
-    make("a", last_run_at=world.ago(5000)).save()
-    scheduler = world.scheduler()
-    scheduler.before_send = once(lambda: world.client.zrem(SCHEDULE, "redbeat:a"))
-    scheduler.tick()
-    assert (len(scheduler.sent), world.score("a")) == (1, None)
-    assert world.run_count("a") == 1
