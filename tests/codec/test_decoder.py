@@ -101,50 +101,11 @@ def test_texts_are_those_of_redbeat_2_and_come_back_equal(value: Any, text: str)
     assert encode(found) == text
 
 
-def test_a_whole_definition_is_that_of_redbeat_2() -> None:
-    definition = {
-        "name": "a",
-        "task": "t.a",
-        "args": ("x", 2),
-        "kwargs": {},
-        "options": {},
-        "schedule": schedule(60),
-        "enabled": True,
-    }
-    text = encode(definition)
-    assert text == (
-        '{"name": "a", "task": "t.a", "args": ["x", 2], "kwargs": {}, "options": {}, "schedule": '
-        '{"__type__": "interval", "every": 60.0, "relative": false}, "enabled": true}'
-    )
-    assert decode(text, "definition") == {**definition, "args": ["x", 2]}
-
-
 # -- JSON written by hand, as in the manual --------------------------------------------------------
 
 
 def by_hand(**fields: Any) -> Any:
     return decode_schedule(decode(json.dumps(fields), "definition"))
-
-
-def test_an_interval_by_hand() -> None:
-    found = by_hand(__type__="interval", every=5)
-    assert found.run_every == timedelta(seconds=5)
-    assert found.relative is False
-    assert decode_schedule(5).run_every == decode_schedule(5.0).run_every == found.run_every
-
-
-def test_a_crontab_by_hand() -> None:
-    found = by_hand(
-        __type__="crontab",
-        minute="5",
-        hour="*",
-        day_of_week="monday",
-        day_of_month="*/7",
-        month_of_year="[1-12]",
-    )
-    assert found == crontab(minute=5, day_of_week=1, day_of_month="*/7")
-    assert by_hand(__type__="crontab") == crontab()
-    assert by_hand(__type__="crontab", minute=None) == crontab()
 
 
 def test_equal_crontabs_are_objects_of_their_own() -> None:
@@ -154,36 +115,6 @@ def test_equal_crontabs_are_objects_of_their_own() -> None:
     assert other == crontab(minute="5", hour=1)
     assert (other.nowfun, other.minute) == (None, {5})
     assert '"hour": "1"' in encode(by_hand(__type__="crontab", minute="5", hour="1"))
-
-
-def test_a_rule_by_hand() -> None:
-    found = by_hand(__type__="rrule", freq="DAILY")
-    assert found.freq == 3
-    assert found == by_hand(__type__="rrule", freq=3, interval=None, wkst=None)
-    assert found.dtstart == datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def test_a_rule_by_hand_with_a_zone() -> None:
-    found = by_hand(
-        __type__="rrule", freq=3, dtstart=0, dtstart_zone="America/New_York", until=9, until_tz=60
-    )
-    assert found.dtstart == datetime(1969, 12, 31, 19, tzinfo=NEW_YORK)
-    assert found.dtstart.tzinfo is NEW_YORK
-    assert found.until.utcoffset() == timedelta(hours=1)
-    found = by_hand(__type__="rrule", freq=3, dtstart_zone="America/New_York")
-    assert found.dtstart == datetime(1970, 1, 1, tzinfo=NEW_YORK)
-
-
-@pytest.mark.parametrize("missing", ["hour", "minute", "second", "microsecond", "timezone"])
-def test_a_datetime_by_hand(missing: str) -> None:
-    fields = json.loads(encode(datetime(2015, 12, 29, 16, 45, 7, 231, tzinfo=ZoneInfo("UTC"))))
-    kept = {key: value for key, value in fields.items() if key != missing}
-    found = decode(json.dumps(kept), "meta")
-    expected = {"hour": 16, "minute": 45, "second": 7, "microsecond": 231, missing: 0}
-    expected.pop("timezone", None)
-    assert found == datetime(2015, 12, 29, tzinfo=UTC) + timedelta(
-        **{f"{unit}s": value for unit, value in expected.items()}
-    )
 
 
 # -- exact both ways

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-import redbeat.schedulers
-from redbeat.decoder import MAX_TEXT, RedBeatJSONEncoder, encode
+from redbeat.decoder import encode
 from redbeat.entries.definition import encode_definition
-from redbeat.errors import InvalidEntryError
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=timezone.utc)
 
@@ -68,32 +66,3 @@ def test_equal_values_of_different_types_are_distinguished() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]
     assert len(set(texts)) == len(texts)
-
-
-REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"args": [b"x"]}, "args[0]"),
-    ({"args": [float("nan")]}, "args[0]"),
-    ({"kwargs": {"a": {1}}}, "kwargs.a"),
-    ({"kwargs": {1: 2}}, "kwargs"),
-    ({"schedule": schedule(timedelta.max)}, "schedule.every"),
-    ({"args": [10**5000]}, "value"),
-    ({"args": ["x" * MAX_TEXT]}, "value"),
-)
-
-
-@pytest.mark.parametrize(("fields", "field"), REFUSED)
-def test_the_error_names_the_field_that_cannot_be_stored(
-    fields: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(InvalidEntryError) as caught:
-        encode_definition(definition(**fields))
-    assert caught.value.field == field
-
-
-def test_an_encoder_of_the_user_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Sorted(RedBeatJSONEncoder):
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__(**{**kwargs, "sort_keys": True})
-
-    monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Sorted)
-    assert encode_definition(definition()).startswith('{"args"')

@@ -78,27 +78,6 @@ def test_days_begin_and_end_in_the_zone_of_the_calendar() -> None:
     assert [run and run.day for run in runs] == [31, 2]
 
 
-@pytest.mark.parametrize(
-    ("on_excluded", "days"),
-    [
-        ("skip", [23, 24, 4]),
-        # 25 to 27 December and 28 December to 3 January are excluded.
-        ("next", [23, 24, 4]),
-        ("previous", [23, 24, 4]),
-    ],
-)
-def test_daily_runs_never_fall_on_excluded_days(on_excluded: str, days: list[int]) -> None:
-    exclusion = Exclusion([WEEKENDS, CHRISTMAS], BERLIN, on_excluded)
-    instant, found = berlin(2026, 12, 22, 12), []
-    for _ in days:
-        run = exclusion.next_run(MORNINGS, instant)
-        assert run is not None
-        assert run.astimezone(BERLIN).hour == 9
-        found.append(run.astimezone(BERLIN).day)
-        instant = run
-    assert found == days
-
-
 @pytest.mark.parametrize(("on_excluded", "day"), [("skip", 1), ("next", 2), ("previous", 31)])
 def test_a_monthly_run_on_a_weekend_is_skipped_or_moved(on_excluded: str, day: int) -> None:
     """The first of August 2026 is a Saturday; Monday is the third, Friday the 31 July."""

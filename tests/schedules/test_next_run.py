@@ -9,13 +9,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import remaining
 
 from redbeat.calendar.recurrence import Frequency, Recurrence
 from redbeat.entries.decide import has_start
 from redbeat.schedules import rrule
-from redbeat.schedules.next_run import MIN_EVERY, asks_itself, count_runs, latest_run, next_run
+from redbeat.schedules.next_run import MIN_EVERY, count_runs, latest_run, next_run
 from tests.samples import one_in
 
 UTC = timezone.utc
@@ -30,13 +30,6 @@ def every(seconds: float, relative: bool = False, **kwargs: Any) -> schedule:
 
 class Weekdays(crontab):
     """A crontab subclass that does not change the run times."""
-
-
-class Impatient(schedule):
-    """A crontab subclass with its own ``is_due``."""
-
-    def is_due(self, _last_run_at: datetime) -> schedstate:
-        return schedstate(True, 1.0)
 
 
 class Fortnight(BaseSchedule):
@@ -99,11 +92,6 @@ def test_a_relative_interval_is_rounded_as_celery_does(seconds: float) -> None:
         assert next_run(every(seconds, relative=True), after, NEW_YORK) == expected
         # Without the argument, the app's time zone is used.
         assert next_run(every(seconds, relative=True), after) == expected
-
-
-def test_a_daily_relative_interval_is_at_midnight() -> None:
-    found = next_run(every(86400, relative=True), START, NEW_YORK)
-    assert found == datetime(2026, 1, 2, tzinfo=NEW_YORK)
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1, 7, 60.000001, 86400])
@@ -191,26 +179,6 @@ def test_the_first_occurrence_of_a_rule_is_its_start() -> None:
     assert kind.occurrence_after(kind.dtstart, inclusive=True) == kind.dtstart
     assert kind.occurrence_after(START, inclusive=True) == kind.dtstart + timedelta(days=1)
     assert kind.occurrence_after(START + timedelta(days=9), inclusive=True) is None
-
-
-@pytest.mark.parametrize("kind", [every(60), crontab(app=APP), Fortnight(app=APP)])
-def test_other_schedules_are_due_at_once(kind: Any) -> None:
-    assert not has_start(kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (every(60), False),
-        (crontab(app=APP), False),
-        (rrule(3, START), False),
-        (Weekdays(minute=5, app=APP), False),
-        (Impatient(60, app=APP), True),
-        (Fortnight(app=APP), True),
-    ],
-)
-def test_which_schedules_decide_themselves(kind: Any, expected: bool) -> None:
-    assert asks_itself(kind) is expected
 
 
 def test_a_class_of_the_user_is_evaluated_with_its_own_clock() -> None:

@@ -22,7 +22,6 @@ from dateutil import tz
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import redbeat
 from redbeat import clocked, from_dateutil, from_ical, register_schedule_type, rrule, rruleset
 from redbeat.calendar.zones import zone_key
 from redbeat.codec.types import BY_TAG, TYPES, type_of_class
@@ -45,7 +44,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.rules import WORDS
 from redbeat.schedules.next_run import FINDERS, asks_itself, next_run
 from redbeat.schedules.rule import MAX_DATES, MAX_RULES
-from tests.samples import examples, one_in
+from tests.samples import examples
 
 UTC = timezone.utc
 ANY: Any = "2026-01-01"
@@ -188,42 +187,7 @@ def test_the_text_of_a_rule_is_the_rule(rule: rrule) -> None:
     assert read.to_ical() == text
 
 
-LIMITED: tuple[dict[str, Any], ...] = (
-    {"freq": "DAILY", "byhour": [3, 9], "byminute": [0, 30]},
-    {"freq": "WEEKLY", "byweekday": [0, 2], "byhour": 8},
-    {"freq": "MONTHLY", "byweekday": du.FR(-1)},
-    {"freq": "YEARLY", "bymonth": [2, 5], "bymonthday": 29},
-    {"freq": "HOURLY", "byhour": [1, 2], "bymonth": 3},
-    {"freq": "SECONDLY", "byminute": [5, 50], "byweekday": 1},
-    {"freq": "DAILY", "interval": 3, "byhour": [3, 9]},
-    {"freq": "MONTHLY", "bysetpos": -1, "byweekday": [0, 1, 2]},
-)
-
-
-@pytest.mark.parametrize("fields", one_in(3, LIMITED))
-@pytest.mark.parametrize("count", [1, 7, 60])
-def test_a_count_is_that_many_occurrences(fields: dict[str, Any], count: int) -> None:
-    start = datetime(2026, 1, 1, 3, 5, 7)
-    rule = rrule(dtstart=start, count=count, **fields)
-    dateutils = list(rule.rrule)
-    assert len(dateutils) == count
-    assert rule.occurrence_after(dateutils[-1] - timedelta(seconds=1)) == dateutils[-1]
-    assert rule.occurrence_after(dateutils[-1]) is None
-
-
 # -- rule sets -------------------------------------------------------------------------------------
-
-
-def test_a_set_adds_and_excludes_runs() -> None:
-    rule = rrule("DAILY", datetime(2026, 3, 1, 9, tzinfo=NEW_YORK), count=4)
-    more = datetime(2026, 3, 2, 18, tzinfo=NEW_YORK)
-    without = datetime(2026, 3, 3, 9, tzinfo=NEW_YORK)
-    assert runs(rruleset([rule], [more, rule.dtstart], [without])) == [
-        datetime(2026, 3, 1, 14, tzinfo=UTC),
-        datetime(2026, 3, 2, 14, tzinfo=UTC),
-        datetime(2026, 3, 2, 23, tzinfo=UTC),
-        datetime(2026, 3, 4, 14, tzinfo=UTC),
-    ]
 
 
 @examples(20)
@@ -383,11 +347,6 @@ def test_a_clocked_entry_runs_once_however_late_it_is_saved(late: timedelta) -> 
     assert (decision.scheduled_at, decision.next_at) == (START, None)
     after = decide(Plan(kind), START + late, START, START + late, START + late)
     assert (after.scheduled_at, after.next_at) == (None, None)
-
-
-def test_a_clocked_entry_waits_for_its_instant() -> None:
-    decision = decide(Plan(clocked(NOW)), None, None, START, START)
-    assert (decision.scheduled_at, decision.next_at) == (None, NOW)
 
 
 @pytest.mark.parametrize("kind", [clocked(START), rruleset([rrule(3, START, count=1)])])
@@ -563,10 +522,6 @@ def test_a_load_that_fails_is_reported(loaded: Callable[[Any], Any]) -> None:
         stored(Every(5, NOW))
 
 
-def test_register_schedule_is_exported() -> None:
-    assert redbeat.register_schedule_type is register_schedule_type
-
-
 # -- JSON ---------------------------------------------------------------------------------------
 
 MOMENT = {
@@ -648,12 +603,6 @@ def test_the_error_about_unreadable_json_says_what_is_wrong(
 ) -> None:
     with pytest.raises(DecodeError, match=problem):
         decode_schedule(decode(json.dumps(written), "definition"))
-
-
-@pytest.mark.parametrize("name", ["clocked", "solar", "rruleset"])
-def test_a_dict_of_the_user_with_such_a_tag_stays_unchanged(name: str) -> None:
-    data = {"__type__": name, "clocked_time": "2026-01-01T09:00:00Z"}
-    assert decode(encode({"when": data}), "kwargs") == {"when": data}
 
 
 # -- time zones ------------------------------------------------------------------------------------
