@@ -81,11 +81,6 @@ def test_commands_and_scripts_read_the_virtual_time(ask: Ask) -> None:
     assert ask("EVAL", TIME, 0) == bulk("1900000000", "123456")
 
 
-def test_microseconds_have_no_leading_zeros(engine: Engine, ask: Ask) -> None:
-    engine.now = 1_900_000_000_000_042
-    assert ask("EVAL", TIME, 0) == ask("TIME") == bulk("1900000000", "42")
-
-
 def test_the_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
     for step in (1, MS - 1, MS, -SECOND, 86_400 * SECOND, 60 * 365 * 86_400 * SECOND):
         engine.now += step
@@ -137,31 +132,6 @@ def test_a_ttl_that_is_set_later(engine: Engine, ask: Ask, command: tuple[str | 
     assert ask("EXISTS", "key") == NO
 
 
-def test_a_ttl_in_seconds(ask: Ask) -> None:
-    ask("SET", "key", "value", "EX", 3)
-    assert ask("PTTL", "key") == b":3000\r\n"
-    assert ask("EXPIREAT", "key", NOW // SECOND + 7) == ONE
-    assert ask("PTTL", "key") == b":6877\r\n"
-
-
-@pytest.mark.parametrize(
-    ("passed", "seconds"), [(0, 3), (499, 3), (500, 3), (501, 2), (2500, 1), (2501, 0), (3000, 0)]
-)
-def test_the_remaining_seconds_are_rounded(
-    engine: Engine, ask: Ask, passed: int, seconds: int
-) -> None:
-    ask("SET", "key", "value", "PX", 3000)
-    engine.now += passed * MS
-    assert ask("TTL", "key") == b":%d\r\n" % seconds
-
-
-def test_parts_of_a_millisecond_do_not_count(engine: Engine, ask: Ask) -> None:
-    engine.now = NOW // MS * MS + 999
-    ask("SET", "key", "value", "PX", 10)
-    engine.now += 1
-    assert ask("PTTL", "key") == b":9\r\n"
-
-
 @pytest.mark.parametrize(
     "looking", ["GET", "EXISTS", "TYPE", "PTTL", "TTL", "PEXPIRE", "SET", "DEL", "MGET"]
 )
@@ -198,15 +168,6 @@ def test_scripts_see_and_set_expiry(engine: Engine, ask: Ask) -> None:
     assert ask("PTTL", "set") == b":1000\r\n"
 
 
-def test_commands_see_the_expiry_that_scripts_set(engine: Engine, ask: Ask) -> None:
-    ask("EVAL", SET_PX, 1, "key", "value", 10)
-    engine.now += 10 * MS
-    assert ask("SET", "key", "other", "NX") == NIL
-    engine.now += MS
-    assert ask("SET", "key", "other", "NX") == OK
-    assert ask("PTTL", "key") == b":-1\r\n"
-
-
 @pytest.mark.parametrize(
     "command",
     [("SET", "key", "other"), ("PERSIST", "key"), ("PEXPIRE", "key", 10**10)],
@@ -229,19 +190,6 @@ def test_deleting_a_key_removes_its_expiry(ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     ask("SET", "key", "other", "KEEPTTL")
     assert ask("PTTL", "key") == b":10\r\n"
-
-
-@pytest.mark.parametrize("lifetime", [0, -5])
-def test_a_ttl_in_the_past_deletes_the_key(ask: Ask, lifetime: int) -> None:
-    ask("SET", "key", "value")
-    assert ask("PEXPIRE", "key", lifetime) == ONE
-    assert ask("GET", "key") == NIL
-
-
-@pytest.mark.parametrize("lifetime", ["0", "-5", "1.5", "soon", ""])
-def test_invalid_ttls_are_refused(ask: Ask, lifetime: str) -> None:
-    assert ask("SET", "key", "value", "PX", lifetime).startswith(b"-ERR ")
-    assert ask("EXISTS", "key") == NO
 
 
 def test_a_backward_jump_prolongs_the_life_of_a_key(engine: Engine, ask: Ask) -> None:
@@ -273,12 +221,6 @@ def test_expiry_survives_a_snapshot(engine: Engine, ask: Ask) -> None:
     engine.now += 2000 * MS
     engine.restore(stored)
     assert [ask("GET", key) for key in ("short", "long")] == [NIL, b"$5\r\nvalue\r\n"]
-
-
-def test_a_snapshot_contains_no_expired_key(engine: Engine, ask: Ask) -> None:
-    ask("SET", "key", "value", "PX", 10)
-    engine.now += 11 * MS
-    assert engine.snapshot() == []
 
 
 @pytest.mark.long
@@ -316,12 +258,6 @@ def test_scripts_are_called_by_the_hash_of_their_original_text(engine: Engine, a
     assert ask("TIME") == bulk("1900000000", "123456")
 
 
-def test_a_script_that_was_loaded_runs_by_either_hash(ask: Ask) -> None:
-    told = ask("SCRIPT", "LOAD", TIME).split(b"\r\n")[1].decode()
-    for sha in (told, sha_of(TIME), sha_of(TIME).upper()):
-        assert ask("EVALSHA", sha, 0) == bulk("1900000000", "123456")
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -336,20 +272,6 @@ def test_errors_name_the_right_line_of_a_script(ask: Ask, line: str) -> None:
     assert b"user_script:4" in reply
 
 
-def test_errors_are_replies_of_a_protected_call(ask: Ask) -> None:
-    ask("SET", "key", "value")
-    script = "return redis.pcall('HGET', KEYS[1], 'field')['err']"
-    assert b"WRONGTYPE " in ask("EVAL", script, 1, "key")
-    script = "return redis.pcall('SET', KEYS[1], 'value', 'PX', 'soon')['err']"
-    assert b"ERR value is not an integer" in ask("EVAL", script, 1, "key")
-
-
-def test_other_functions_of_the_server_are_available(ask: Ask) -> None:
-    assert ask("EVAL", "return redis.sha1hex('')", 0) == b"$40\r\n%s\r\n" % sha_of("").encode()
-    assert ask("EVAL", "return redis.error_reply('MINE no')", 0) == b"-MINE no\r\n"
-    assert ask("EVAL", "return redis.status_reply('FINE')", 0) == b"+FINE\r\n"
-
-
 # -- replies ---------------------------------------------------------------------------------------
 
 
@@ -359,26 +281,6 @@ def test_several_commands_have_their_replies_in_order(
     commands = ["SET key value PX 10", "HSET hash field value", "PTTL key", "HGET hash field"]
     replies = engine.run(connection, [command.encode().split() for command in commands])
     assert replies == OK + ONE + b":10\r\n" + b"$5\r\nvalue\r\n"
-
-
-def test_a_transaction_has_its_replies(engine: Engine, connection: socket.socket) -> None:
-    commands = ["MULTI", "SET key value PX 10", "PTTL key", "EXEC"]
-    replies = engine.run(connection, [command.encode().split() for command in commands])
-    assert replies == OK + 2 * b"+QUEUED\r\n" + b"*2\r\n" + OK + b":10\r\n"
-
-
-def test_commands_return_the_errors_of_the_server(ask: Ask) -> None:
-    ask("HSET", "hash", "field", "value")
-    wrong = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
-    assert ask("GET", "hash") == ask("LPOP", "hash") == wrong
-    assert ask("SET", "key", "value", "PX", "soon").startswith(b"-ERR value is not an integer")
-
-
-def test_published_messages_are_returned_once(engine: Engine, ask: Ask) -> None:
-    ask("PUBLISH", "channel", "first")
-    ask("EVAL", "return redis.call('PUBLISH', KEYS[1], ARGV[1])", 1, "channel", "second")
-    assert engine.published() == [(b"channel", b"first"), (b"channel", b"second")]
-    assert engine.published() == []
 
 
 @pytest.mark.parametrize(
@@ -396,19 +298,3 @@ def test_a_faulty_server_refuses_writes(
     assert ask("GET", "key") == b"$5\r\nvalue\r\n"
     fault(engine, False)
     assert ask("SET", "key", "other", "PX", 10) == OK
-
-
-def test_an_expired_key_allows_no_writes(engine: Engine, ask: Ask) -> None:
-    ask("SET", "key", "value", "PX", 10)
-    engine.fill_memory(True)
-    engine.now += 11 * MS
-    assert b"OOM " in ask("EVAL", SET_PX, 1, "key", "other", 10)
-    assert ask("GET", "key") == NIL
-
-
-def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
-    ask("SET", "key", "value", "PX", 10)
-    engine.make_replica(True)
-    engine.now += 11 * MS
-    # With Redis 6.2, scripts still see the expired key.
-    assert ask("GET", "key") == NIL

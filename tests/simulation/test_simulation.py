@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.scenario import PROFILES, Scenario, Step, generate
-from tests.simulation.shrink import kind_of, shrunk
+from tests.simulation.shrink import shrunk
 
 ROOT = Path(__file__).parents[2]
 #: Real seconds after which a simulation is considered hanging.
@@ -77,25 +77,6 @@ def test_steps_that_do_not_matter_are_left_out() -> None:
 
     small = shrunk(Scenario(seed=1, steps=steps), fails)
     assert [step.entry for step in small.steps] == ["entry-3", "entry-31"]
-
-
-def test_static_entries_that_do_not_matter_are_left_out() -> None:
-    statics = {f"static-{number}": {"kind": "every", "seconds": 5} for number in range(20)}
-    steps = (Step(1.0, "no data", "redis"), Step(2.0, "stall", "redis"))
-
-    def fails(scenario: Scenario) -> bool:
-        return "static-7" in scenario.statics
-
-    small = shrunk(Scenario(seed=1, statics=statics, steps=steps), fails)
-    assert [*small.statics] == ["static-7"]
-    assert small.steps == ()
-
-
-def test_a_violation_of_the_same_kind_may_have_other_numbers() -> None:
-    one = "    20.002 s  entry-1: the run of 1893456020.000000 was not sent"
-    two = "   110.002 s  entry-2: the run of 1893456110.000000 was not sent"
-    other = "   110.002 s  entry-1: the run of 1893456020.000000 was sent again"
-    assert kind_of(one) == kind_of(two) != kind_of(other)
 
 
 class TestFailure:
