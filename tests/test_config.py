@@ -50,29 +50,27 @@ class LazySettings:
 
 
 def test_defaults() -> None:
+    """``tests/test_settings_table.py`` compares the default of each setting with the manual."""
     config = config_of()
     assert config.key_prefix == "redbeat:"
     assert config.schedule_key == "redbeat::schedule"
     assert config.statics_key == "redbeat::statics"
     assert {".redbeat::quarantine", "redbeat::statics"} <= {*config.reserved_keys}
     assert config.lock_key == "redbeat::lock"
-    assert config.lock_timeout is None
     assert config.redis_url == URL
+    assert (config.redbeat_redis_options, config.endpoint.options.inherited) == ({}, True)
     assert not config.redis_use_ssl
-    assert config.redbeat_redis_options == {}
-    assert config.endpoint.options.inherited
-    assert config.key_expiry_check == "error"
-    assert config.metrics_port is None
-    assert config.metrics_host == "127.0.0.1"
-    assert config.metrics_entries == 200
     assert not config.cluster
-    assert config.schedule == {}
 
 
 def test_the_schedule_is_the_current_one() -> None:
-    config = config_of()
-    config.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1}}
+    app = make_app()
+    config = ensure_conf(app)
+    assert config.schedule == {}
+    app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1}}
     assert list(config.schedule) == ["a"]
+    config.schedule = {"b": {"task": "t", "schedule": 1}}
+    assert list(app.conf.beat_schedule) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +105,7 @@ def test_a_setting_made_on_the_app_beats_the_source() -> None:
     assert RedBeatConfig(app).key_prefix == "app:"
 
 
+@pytest.mark.parametrize("value", [None, "", False])
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [
@@ -115,25 +114,17 @@ def test_a_setting_made_on_the_app_beats_the_source() -> None:
         ("CELERY", "CELERY_REDBEAT_LOCK_KEY"),
     ],
 )
-def test_none_disables_the_lock(namespace: str | None, name: str) -> None:
-    config = RedBeatConfig(make_app(namespace, **{name: None}))
-    assert config.lock_key is None
-    assert config.is_key_in_conf("redbeat_lock_key")
-
-
-def test_none_set_on_a_pending_configuration_disables_the_lock() -> None:
-    app = Celery("conf", broker=URL, set_as_current=False)
-    app.conf.redbeat_lock_key = None
-    assert RedBeatConfig(app).lock_key is None
-    app = Celery("conf", broker=URL, set_as_current=False)
-    app.conf.update(REDBEAT_LOCK_KEY=None)
-    assert RedBeatConfig(app).lock_key is None
-
-
-def test_none_in_django_settings_disables_the_lock() -> None:
-    app = Celery("conf", broker=URL, set_as_current=False)
-    app.config_from_object(LazySettings(CELERY_REDBEAT_LOCK_KEY=None), namespace="CELERY")
-    assert RedBeatConfig(app).lock_key is None
+def test_an_empty_value_disables_the_lock(namespace: str | None, name: str, value: Any) -> None:
+    lazy = Celery("conf", broker=URL, set_as_current=False)
+    lazy.config_from_object(LazySettings(**{name: value}), namespace=namespace)
+    for app in (make_app(namespace, **{name: value}), lazy):
+        config = RedBeatConfig(app)
+        assert config.lock_key is None
+        assert config.is_key_in_conf("redbeat_lock_key")
+    if namespace is None:
+        pending = Celery("conf", broker=URL, set_as_current=False)
+        pending.conf.update({name: value})
+        assert RedBeatConfig(pending).lock_key is None
 
 
 def test_custom_lock_key_gets_the_prefix_once() -> None:
@@ -247,6 +238,10 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
         ("redbeat_metrics_host", 127),
         ("redbeat_metrics_entries", -1),
         ("redbeat_metrics_entries", 10_001),
+        *(
+            ("redbeat_max_rate", rate)
+            for rate in (0, -1, "5", True, float("nan"), float("inf"), [5])
+        ),
     ],
 )
 def test_impossible_value_names_its_setting(name: str, value: Any) -> None:
@@ -280,6 +275,35 @@ def test_impossible_option_names_setting_and_option(option: str, value: Any) -> 
         config_of(broker_transport_options={option: value})
 
 
+CHOICES = {
+    "redbeat_delivery": ("exactly_once", "at_least_once", "at_most_once"),
+    "redbeat_on_lock_lost": ("standby", "exit"),
+}
+#: A delivery of None means the strongest guarantee that is possible.
+CHOSEN = {"redbeat_delivery": None, "redbeat_on_lock_lost": "standby"}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_none_is_the_default_of_a_choice(name: str) -> None:
+    for config in (config_of(), config_of(**{name: None})):
+        assert getattr(config, name.removeprefix("redbeat_")) == CHOSEN[name]
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("value", ["", "AT_MOST_ONCE", "die", 1, True, ["exit"], b"exit"], ids=repr)
+def test_a_wrong_choice_is_an_error_that_names_the_valid_ones(name: str, value: Any) -> None:
+    for valid in CHOICES[name]:
+        assert getattr(config_of(**{name: valid}), name.removeprefix("redbeat_")) == valid
+    with pytest.raises(ConfigurationError) as raised:
+        config_of(**{name: value})
+    assert str(raised.value) == f"{name} is {value!r}, it must be one of {', '.join(CHOICES[name])}"
+
+
+@pytest.mark.parametrize(("value", "rate"), [(None, None), (5, 5.0), (0.25, 0.25)])
+def test_the_rate_of_late_runs(value: Any, rate: float | None) -> None:
+    assert config_of(redbeat_max_rate=value).max_rate == rate
+
+
 def test_options_are_converted() -> None:
     given = {
         "retry_period": "2.5",
@@ -298,29 +322,27 @@ def test_options_are_converted() -> None:
     }
 
 
-def test_lock_timeout_is_argument_or_setting_or_five_intervals() -> None:
-    config = config_of(redbeat_lock_timeout=60)
-    assert config.lock_timeout == 60
-    assert config.resolve_lock_timeout(30, 10) == 30
-    assert config.resolve_lock_timeout(None, 10) == 60
-    unset = config_of()
-    assert unset.resolve_lock_timeout(None, 10) == 50
-    assert unset.resolve_lock_timeout(None, 0) == 1500
-    assert unset.resolve_lock_timeout() == 1500
-    assert unset.resolve_lock_timeout(None, 0.1) == 1.0
-
-
-def test_a_lock_timeout_of_zero_means_the_default() -> None:
-    config = config_of(redbeat_lock_timeout=0)
-    assert config.lock_timeout is None
-    assert config.resolve_lock_timeout(0, 10) == 50
-    assert config.resolve_lock_timeout(0, 0) == 1500
-    assert config_of(redbeat_lock_timeout=60).resolve_lock_timeout(0, 10) == 60
-
-
-def test_a_lock_timeout_may_be_a_fraction_of_a_second() -> None:
-    assert config_of(redbeat_lock_timeout=0.5).resolve_lock_timeout() == 0.5
-    assert config_of().resolve_lock_timeout(0.5) == 0.5
+@pytest.mark.parametrize(
+    ("setting", "argument", "interval", "timeout"),
+    [
+        (60, 30, 10, 30),
+        (60, None, 10, 60),
+        (60, 0, 10, 60),
+        (0.5, None, 0, 0.5),
+        (None, 0.5, 0, 0.5),
+        *((unset, argument, 10, 50) for unset in (None, 0) for argument in (None, 0)),
+        *((unset, argument, 0, 1500) for unset in (None, 0) for argument in (None, 0)),
+        (None, None, 0.1, 1.0),
+    ],
+)
+def test_the_lock_timeout_is_the_argument_the_setting_or_five_intervals(
+    setting: float | None, argument: float | None, interval: float, timeout: float
+) -> None:
+    config = config_of(redbeat_lock_timeout=setting)
+    assert config.lock_timeout == (setting or None)
+    assert config.resolve_lock_timeout(argument, interval) == timeout
+    if argument is None and not interval:
+        assert config.resolve_lock_timeout() == timeout
 
 
 @pytest.mark.parametrize("argument", [-5, True, False, "5", float("nan")])
@@ -329,38 +351,11 @@ def test_impossible_lock_timeout_as_an_argument(argument: Any) -> None:
         config_of().resolve_lock_timeout(argument, 300)
 
 
-def test_repr_shows_no_secret() -> None:
-    config = config_of(
-        redbeat_redis_url="redis://user:s3cret@localhost/0?ssl_password=s3cret",
-        redbeat_redis_use_ssl={"ssl_password": "s3cret"},
-        redbeat_redis_options={"password": "s3cret", "sentinel_kwargs": {"password": "s3cret"}},
-    )
-    for shown in (repr(config), str(config), repr(config.endpoint)):
-        assert "s3cret" not in shown
-
-
-def test_errors_show_no_secret() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        config_of(redbeat_redis_options={"password": ["s3cret"]})
-    assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", ["", False])
-def test_an_empty_lock_key_disables_the_lock(value: Any) -> None:
-    assert config_of(redbeat_lock_key=value).lock_key is None
-
-
 def test_an_empty_prefix() -> None:
     config = config_of(redbeat_key_prefix="", redbeat_lock_key="mine")
     assert (config.schedule_key, config.lock_key) == (":schedule", "mine")
     with pytest.raises(ConfigurationError, match="redbeat_key_prefix"):
         config_of(redbeat_key_prefix="", redbeat_redis_options={"cluster": True})
-
-
-def test_the_schedule_can_be_set() -> None:
-    app = make_app()
-    ensure_conf(app).schedule = {"a": {"task": "t", "schedule": 1}}
-    assert list(app.conf.beat_schedule) == ["a"]
 
 
 class LocalProxy:
@@ -441,6 +436,7 @@ def test_without_an_app_the_current_app_is_used() -> None:
     try:
         assert ensure_conf().app is app
         assert RedBeatConfig().key_prefix == "current:"
+        assert get_redis() is app.redbeat_redis is get_redis(app)
     finally:
         previous.set_current()
 
@@ -480,6 +476,11 @@ def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
         ("CELERY", "CELERY_REBEAT_REDIS_URL", "redbeat_redis_url"),
         ("CELERY", "CELERY_BEAT_SHEDULE", "beat_schedule"),
         ("CELERY", "CELERY_BEAT_SCHEDULLER", "beat_scheduler"),
+        (None, "REDBEAT_DELIVERYS", "redbeat_delivery"),
+        (None, "redbeat_on_lock_loss", "redbeat_on_lock_lost"),
+        # The names of redisbeater, another scheduler.
+        (None, "redisbeater_redis_url", "redbeat_redis_url"),
+        (None, "REDISBEATER_LOCK_TIMEOUT", "redbeat_lock_timeout"),
     ],
 )
 def test_a_misspelt_setting_is_reported_with_the_most_similar_one(
@@ -489,26 +490,14 @@ def test_a_misspelt_setting_is_reported_with_the_most_similar_one(
     assert reported(caplog, app) == [f"Unknown setting {name}: did you mean {nearest}?"]
 
 
-def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptureFixture) -> None:
-    (message,) = reported(caplog, make_app(redbeat_xyzzy=1))
-    assert message.startswith("Unknown setting redbeat_xyzzy")
-    for name in SETTINGS:
-        assert name in message
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("redisbeater_redis_url", "did you mean redbeat_redis_url?"),
-        ("REDISBEATER_LOCK_TIMEOUT", "did you mean redbeat_lock_timeout?"),
-        ("redisbeater_xyzzy", "the valid settings are redbeat_redis_url"),
-    ],
-)
-def test_a_setting_of_redisbeater_is_reported(
-    caplog: pytest.LogCaptureFixture, name: str, remedy: str
+@pytest.mark.parametrize("name", ["redbeat_xyzzy", "redisbeater_xyzzy"])
+def test_unknown_setting_is_reported_with_all_valid_ones(
+    caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (message,) = reported(caplog, make_app(**{name: "s3cret"}))
-    assert message.startswith(f"Unknown setting {name}: {remedy}")
+    assert message.startswith(f"Unknown setting {name}: the valid settings are redbeat_redis_url")
+    assert all(valid in message for valid in SETTINGS)
+    assert "s3cret" not in message
 
 
 def test_an_empty_lock_key_is_reported(caplog: pytest.LogCaptureFixture) -> None:
