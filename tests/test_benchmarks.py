@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 import redis
 
 from benchmarks import core, spread
-from benchmarks.__main__ import MEASUREMENTS, main, settings_of
+from benchmarks.__main__ import MEASUREMENTS, main
 from benchmarks.beats import BeatCase, Message, metrics_of, run_beat
 from benchmarks.delay import delayed
 from benchmarks.drain import Scene, drain_bare, drain_beats
-from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
+from benchmarks.growth import DUE, PEERS_DUE
 from benchmarks.metering import Metrics
 from benchmarks.paced import metrics_of as paced_metrics
 from benchmarks.pages import put, taken
-from benchmarks.plots import Plot, bars, lines
-from benchmarks.report import SECTIONS, as_rst, as_text, columns, quoted, targets, write_docs
-from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
+from benchmarks.report import SECTIONS, as_rst, targets, write_docs
+from benchmarks.rows import Finding, Row, Series, Store, target_row
 from benchmarks.scale import Cost, table
 from benchmarks.scaling import arithmetic
-from benchmarks.sides import Side, ours
-from benchmarks.suite import Case, in_turn, run_case
+from benchmarks.sides import ours
+from benchmarks.suite import Case, run_case
 from benchmarks.targets import ROWS
 from redbeat.beat.turn import MOST_CHANGES
 from redbeat.storage.reading import BATCH
@@ -57,12 +55,6 @@ def test_a_tick_that_sends_one_run_is_a_few_round_trips(redis_url: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("entries", [0, 600])
-def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
-    assert measure(redis_url, "idle", entries)["round_trips"] == 1
-
-
-@pytest.mark.long
 def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
     # A start writes in batches, and a machine that stalls interrupts a batch, often several times.
     # A start that reads every entry would take 2000 more round trips.
@@ -70,25 +62,6 @@ def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
 
     for start in ("cold_round_trips", "warm_round_trips"):
         assert many[start] - few[start] <= 2 * 4 * BATCH / MOST_CHANGES + 20, start
-
-
-@pytest.mark.long
-def test_a_new_entry_is_saved_in_one_round_trip(redis_url: str) -> None:
-    saved = measure(redis_url, "save", 20)
-
-    assert saved["new_round_trips"] == 1
-    assert saved["again_round_trips"] <= 2
-
-
-@pytest.mark.long
-def test_memory_is_measured(redis_url: str) -> None:
-    assert measure(redis_url, "memory", 200)["saved_each"] > 0
-
-
-@pytest.mark.long
-def test_a_workload_that_fails_reports_it(redis_url: str) -> None:
-    with pytest.raises(RuntimeError, match="invalid choice"):
-        measure(redis_url, "nothing", 1)
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -131,23 +104,12 @@ def test_regularity_is_measured_for_each_entry() -> None:
     assert found == {"share": 0.75, "gap_p50": 1, "gap_p99": 2, "late_p50": 0.25, "late_p99": 0.25}
 
 
-def test_a_message_without_its_nominal_instant_has_no_lateness() -> None:
-    assert metrics_of([Message(1.0, "a", None)], BeatCase(1, 1)) == {"share": 1}
-
-
 def test_a_doubled_run_does_not_replace_a_lost_run() -> None:
     runs = [(9.9, "a", 5.0), (10.0, "a", 0.1), (10.0, "a", 0.1), (11.5, "b", 0.3), (12.0, "a", 9.0)]
 
     found = paced_metrics(runs, pace=2, opens=10.0, closes=12.0)
 
     assert found == {"runs": 3, "lost": 2, "p50": 0.1, "p99": 0.3, "max": 0.3}
-
-
-def test_the_two_sides_take_turns_in_going_first() -> None:
-    one, other = Side("ours", "3", "python"), Side("peer", "2", "python")
-
-    assert list(in_turn((one, other), 0)) == [one, other]
-    assert list(in_turn((one, other), 1)) == [other, one]
 
 
 def test_a_target_is_reached_by_value_and_ratio() -> None:
@@ -159,17 +121,6 @@ def test_a_target_is_reached_by_value_and_ratio() -> None:
     assert target_row("a", "s", 1.1, 4.4, "x", "t", both).reached is False
     assert target_row("a", "s", 1.0, None, "x", "t", both).reached is None
     assert target_row("a", "s", 1.0, 2.0, "x").reached is None
-
-
-def test_a_line_is_flat_when_its_end_is_as_high_as_its_beginning() -> None:
-    points = [(10.0, 9.0), (1000.0, 1.0)]
-
-    assert flat(Series(DUE, "ours", [*points, (1e4, 1.2)])).reached is True
-    assert flat(Series(DUE, "ours", [*points, (1e4, 1.5)])).reached is False
-
-
-def test_settings_are_json() -> None:
-    assert settings_of(["redbeat_a=8", 'redbeat_b="x=y"']) == {"redbeat_a": 8, "redbeat_b": "x=y"}
 
 
 # -- report ---------------------------------------------------------------------------------------
@@ -203,17 +154,6 @@ FINDINGS = {
 }
 
 
-def test_the_table_says_which_targets_are_reached() -> None:
-    rows = [TARGET, Row("b", None, "s"), Row("c", 3.0, "count", None, "", None, "1", False)]
-
-    assert cells(rows)[1:] == [
-        (TARGET.what, "1.00 s", "0.90 s", "bare", "0.90", "<= 1.10 x", "yes"),
-        ("b", "-", "-", "", "-", "", ""),
-        ("c", "3", "-", "", "-", "1", "no"),
-    ]
-    assert "1.00 s" in as_text(rows)
-
-
 def test_the_page_has_tables_plots_and_remarks() -> None:
     rst = as_rst(FINDINGS)
 
@@ -223,41 +163,6 @@ def test_the_page_has_tables_plots_and_remarks() -> None:
     assert "A remark." in rst
     assert "--quick" in rst
     assert rst.count("redis-server 1.2") == 1
-
-
-def test_each_scheduler_has_a_column() -> None:
-    rows = [Row("a", 1.0, "s", 2.0, "2.4.2"), Row("b", 3.0, "s", 4.0, "other")]
-    rows += [Row("a", 1.0, "s", 5.0, "other, save()")]
-
-    assert columns(rows) == [
-        ("measurement", "RedBeat 3", "RedBeat 2.4.2", "other"),
-        ("a", "1.00 s", "2.00 s", "5.00 s (save())"),
-        ("b", "3.00 s", "-", "4.00 s"),
-    ]
-
-
-def test_the_table_of_targets_has_the_rows_with_a_target() -> None:
-    heading, *lines = targets(FINDINGS).splitlines()
-
-    assert heading == "measurement,RedBeat 3,compared with,,ratio,target,reached"
-    assert lines == [f'"{TARGET.what}",1.00 s,0.90 s,bare,0.90,<= 1.10 x,yes']
-
-
-def test_the_arithmetic_follows_from_the_numbers() -> None:
-    text = arithmetic(FINDINGS)
-
-    assert '"maximum rate of one beat", "5,000 a second"' in text
-    assert "Not measured yet." in arithmetic({})
-
-
-def test_results_are_kept_between_runs(tmp_path: Path) -> None:
-    store = Store(tmp_path / "deep" / "rows.json")
-    assert store.load() == {}
-
-    for name, finding in FINDINGS.items():
-        store.keep(name, finding)
-
-    assert Store(tmp_path / "deep" / "rows.json").load() == FINDINGS
 
 
 def test_the_docs_are_written_from_the_kept_results(tmp_path: Path) -> None:
@@ -321,21 +226,6 @@ def test_a_measurement_that_fails_is_reported_and_the_others_go_on(
 def test_every_measurement_is_on_the_page() -> None:
     found = {name for section in SECTIONS for name in section.names}
     assert found == MEASUREMENTS.keys() > ROWS.keys()
-
-
-def test_images_are_xml() -> None:
-    zero = Series(STORED, "<ours>", [(0, 1e-4), (1e3, 1.5e-4), (1e6, 2e-4)])
-
-    for image in (lines(Plot("a & b", "x", "y"), [zero]), bars("a < b", [("c", 1e-5), ("d", 2.0)])):
-        assert ET.fromstring(image).tag.endswith("svg")
-
-
-def test_a_crontab_in_a_table_is_not_marked_up_as_emphasis() -> None:
-    assert quoted("next run of */5 * *") == r'"next run of \*/5 \* \*"'
-
-
-def test_an_empty_table_cell_is_not_marked_up_as_a_bullet() -> None:
-    assert quoted(cells([Row("a", 3, "count")])[1][2]) == '""'
 
 
 def test_names_with_numbers_spread_evenly(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faultcases import Metrics
 from benchmarks.faultcounts import Counts, by_occurrence, by_run, once
-from benchmarks.faults import FULL, QUICK, plan, run
-from benchmarks.faults_report import Table, as_rst, as_text, lines
 from benchmarks.sides import Side
 from benchmarks.supervisor import Supervisor
 from tests.faults.ledger import Message
 from tests.faults.oracle import grid
 from tests.waiting import wait_until
 
-PEER = Side("peer", "2", "python")
 FIRST, EVERY = 100.0, 1.0
 
 
@@ -103,49 +99,6 @@ def test_entries_are_counted_apart() -> None:
     ]
 
     assert by_run(expected, messages, EVERY) == Counts(6, 4, 3, None, 0, 1)
-
-
-TABLE: Table = {
-    "SIGKILL": {"ours": {"lost": 0, "late": 1.25}, "peer": {"lost": 1234, "exits": "many"}},
-    "calm": {"ours": {"lost": 0}},
-}
-
-
-def test_the_table_has_both_sides_in_each_line() -> None:
-    assert lines(TABLE)[1:] == [
-        ("SIGKILL", "lost", "0", "1,234"),
-        ("", "late", "1.2", "-"),
-        ("", "exits", "-", "many"),
-        ("calm", "lost", "0", "-"),
-    ]
-
-
-def test_both_forms_of_the_table_name_their_conditions() -> None:
-    text, rst = as_text(TABLE, "redis-server 1.2"), as_rst(TABLE, "redis-server 1.2", "--quick")
-
-    assert '"SIGKILL", "lost", "0", "1,234"' in rst
-    assert "``python -m benchmarks.faults --quick``" in rst
-    assert "the messages of each entry are counted" in " ".join(rst.split())
-    assert all("redis-server 1.2" in form for form in (text, rst))
-    assert all(f"{os.cpu_count()} cores" in form for form in (text, rst))
-
-
-def test_quick_does_the_same_as_full() -> None:
-    assert len(plan(FULL)) == len(plan(QUICK)) == 8
-
-
-def test_each_case_runs_on_both_sides() -> None:
-    notes: list[str] = []
-
-    def version(side: Side) -> Metrics:
-        return {"version": side.version}
-
-    table = run({"a": version, "b": version}, (Side("ours", "3", "python"), PEER), notes.append)
-
-    assert table == {
-        name: {"ours": {"version": "3"}, "peer": {"version": "2"}} for name in ("a", "b")
-    }
-    assert [note[-1] for note in notes] == ["3", "2", "2", "3"]
 
 
 def program(directory: Path, script: str) -> Side:

@@ -1,4 +1,4 @@
-"""Reads whose results grow with the schedule come in parts, so that no command takes long."""
+"""Reads of programs: those that grow with the schedule come in parts, so no command takes long."""
 
 from __future__ import annotations
 
@@ -36,3 +36,7 @@ def test_calendars(store: Store, redis_client: redis.Redis) -> None:
     redis_client.hset(KEYS.calendars, mapping=texts)
     assert store.calendars() == texts
     assert store.calendars(["calendar-1", "other"]) == {"calendar-1": "x" * 100}
+
+
+def test_the_eviction_policy_is_read_from_the_server(store: Store) -> None:
+    assert store.server()["eviction"] == ""
