@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
-from celery.schedules import crontab, schedstate, schedule
+from celery.schedules import crontab, schedule
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import RedBeatSchedulerEntry, worker
@@ -126,21 +126,6 @@ def errors(log: pytest.LogCaptureFixture) -> list[str]:
 # -- what is written -------------------------------------------------------------------------------
 
 
-def test_new_entries_are_added(place: Place) -> None:
-    place.declare(a=HOUR, b=crontab(minute="0", hour="4"), off={"schedule": HOUR, "enabled": False})
-
-    place.lead()
-
-    assert place.names == {"a", "b", "off"}
-    assert place.messages == []
-    assert place.is_due_in("a", HOUR)
-    assert place.score("off") == DISABLED
-    state = place.state("redbeat:a")
-    assert state.identity == ""
-    assert state.marks.last
-    assert not state.problem
-
-
 def test_an_added_entry_has_nothing_of_an_earlier_one(place: Place) -> None:
     left = {"inbox": "[1]", "history": "[1]", "waits": '"x"', "policy": '{"max_runs": 1}'}
     place.client.hset("redbeat:a", mapping=left)
@@ -149,20 +134,6 @@ def test_an_added_entry_has_nothing_of_an_earlier_one(place: Place) -> None:
     place.lead()
 
     assert set(place.client.hkeys("redbeat:a")) == {"definition", "meta", "beat_state"}
-
-
-def test_a_changed_entry_keeps_its_history(place: Place) -> None:
-    place.declare(a=HOUR)
-    place.lead()
-    meta = place.ran("a", 100, count=7)
-    place.declare(a=2 * HOUR)
-
-    place.lead()
-
-    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
-    assert place.client.hget("redbeat:a", "meta") == meta
-    assert place.is_due_in("a", 2 * HOUR - 100)
-    assert place.messages == []
 
 
 @pytest.mark.parametrize("begins_again", [True, False])
@@ -197,7 +168,7 @@ def test_a_change_of_the_time_zone_counts_from_the_start(place: Place) -> None:
     place.ran("a", 2 * HOUR)
     place.declare(a={"schedule": noon, "timezone": "Etc/GMT-1"})
 
-    place.started()
+    place.beat()
 
     assert place.state("redbeat:a").at == pytest.approx(place.now, abs=5)
     assert place.messages == []
@@ -248,22 +219,6 @@ def test_an_entry_of_an_earlier_version_gets_a_state_without_identity(place: Pla
     assert place.score("a") == before
 
 
-def test_a_change_releases_a_quarantined_entry(place: Place) -> None:
-    place.declare(a=HOUR)
-    beat = place.lead()
-    place.client.hset("redbeat:a", "definition", "{")
-    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
-    beat.tick()
-    assert place.score("a") == -1
-    assert place.state("redbeat:a").quarantine is not None
-
-    place.lead()
-
-    assert place.is_due_in("a", HOUR)
-    assert place.state("redbeat:a").quarantine is None
-    assert not place.client.exists(".redbeat::quarantine")
-
-
 def test_an_entry_expects_successes_and_stops_to(place: Place) -> None:
     worker.enable(place.app)
     place.declare(a={"schedule": HOUR, "expect_within": 60})
@@ -280,16 +235,6 @@ def test_an_entry_expects_successes_and_stops_to(place: Place) -> None:
 # -- what is not written ---------------------------------------------------------------------------
 
 
-def test_unchanged_entries_write_nothing(place: Place) -> None:
-    place.declare(a=HOUR, b=crontab(minute="0", hour="4"))
-    place.lead()
-    before = place.dump()
-
-    place.lead()
-
-    assert place.dump() == before
-
-
 def test_an_unchanged_entry_that_is_not_scheduled_is_due_again(place: Place) -> None:
     place.declare(a=HOUR, b=HOUR)
     place.lead()
@@ -298,24 +243,6 @@ def test_an_unchanged_entry_that_is_not_scheduled_is_due_again(place: Place) -> 
     place.lead()
     assert place.is_due_in("a", HOUR)
     assert place.messages == before
-
-
-def test_a_start_takes_a_round_trip_for_500_unchanged_entries(
-    place: Place, sends: Callable[[], int]
-) -> None:
-    trips = []
-    for count in (1, 1200):
-        place.declare(**{f"s{number}": HOUR for number in range(count)})
-        place.lead().close()
-        before = sends()
-        beat = place.started()
-        begun = sends()
-        run_until_idle(beat)
-        trips.append((begun - before, sends() - begun))
-        beat.close()
-    (start, ticks), (long_start, long_ticks) = trips
-    assert (long_start - start, long_ticks - ticks) == (2, 0), "the first tick reads none again"
-    assert start <= 5
 
 
 def test_an_unchanged_start_makes_no_entries(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,74 +331,13 @@ def test_settings_that_forbid_an_item(app: Celery, kind: str) -> None:
     assert Statics().add_item(app, "one", {**fields, "options": {}}) is (kind == "own queue")
 
 
-def test_what_another_beat_wrote_since_the_start_is_written_again(place: Place) -> None:
-    place.declare(a=HOUR)
-    beat = place.started()
-    place.declare(a=2 * HOUR)
-    place.started()
-    run_until_idle(beat)
-    definition = json.loads(place.client.hget("redbeat:a", "definition"))
-    assert definition["schedule"]["every"] == HOUR
-
-
-@pytest.mark.parametrize("kind", ["bad schedule", "reserved name", "own code", "occupied key"])
-def test_what_is_wrong_with_one_entry_disturbs_no_other(
-    place: Place, log: pytest.LogCaptureFixture, kind: str
-) -> None:
-    bad: dict[str, dict[str, Any]] = {
-        "bad schedule": {"x": {"schedule": object()}},
-        "reserved name": {":schedule": {"schedule": HOUR}},
-        "own code": {"x": {"schedule": HOUR, "kwargs": {"x": object()}}},
-        "occupied key": {"x": {"schedule": HOUR}},
-    }
-    place.client.rpush("redbeat:x", "precious")
-    place.declare(a=HOUR, **bad[kind], z=HOUR)
-
-    place.lead()
-
-    assert place.names == {"a", "z"}
-    assert place.client.lrange("redbeat:x", 0, -1) == ["precious"]
-    assert len(errors(log)) == 1
-
-
-def test_a_constructor_adds_and_changes_while_nobody_leads(place: Place) -> None:
-    place.declare(a=HOUR, c=HOUR)
-    place.lead().close()
-    place.declare(a=2 * HOUR, b=HOUR)
-
-    place.started()
-
-    assert place.names == {"a", "b", "c"}
-    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
-    assert not place.client.exists(LOCK)
-
-
-def test_a_constructor_only_adds_while_another_beat_leads(place: Place) -> None:
-    place.declare(a=HOUR, c=HOUR)
-    leader = place.lead()
-    before = place.dump()
-    place.declare(a=2 * HOUR, b=HOUR)
-
-    standby = place.started()
-    standby.tick()
-    standby.tick()
-
-    after = place.dump()
-    assert place.names == {"a", "b", "c"}
-    assert all(after[key] == before[key] for key in ("redbeat:a", "redbeat:c"))
-    leader.close()
-    standby.tick()
-    assert place.names == {"a", "b"}
-    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
-
-
 def test_a_program_may_edit_an_entry_between_reading_and_writing(place: Place) -> None:
     place.declare(a=HOUR)
     place.lead().close()
     place.declare(a=2 * HOUR)
-    beat = place.started()
+    beat = place.beat()
     place.declare(a=3 * HOUR)
-    place.beat(HookedScheduler).close()  # an older version writes what the beat has not read yet
+    place.beat().close()  # an older version writes what the beat has not read yet
     edited = {"name": "a", "task": "other", "schedule": {"__type__": "interval", "every": 60.0}}
 
     def edit(request: Any) -> None:
@@ -515,25 +381,6 @@ def test_a_lost_reply_adds_nothing_twice(place: Place) -> None:
     assert place.messages == []
 
 
-def test_entries_that_could_not_be_written_are_written_by_a_tick(
-    app: Celery, log: pytest.LogCaptureFixture
-) -> None:
-    with RedisServer() as server:
-        app.conf.redbeat_redis_url = server.url
-        app.conf.beat_schedule = {"a": {"task": "proj.note", "schedule": HOUR}}
-        server.kill()
-        beat = HookedScheduler(app)
-        assert "Could not write static entries, the next tick tries again" in log.text
-        server.restart()
-        for _ in range(3):
-            beat.tick()
-        with redis.Redis.from_url(server.url, decode_responses=True) as client:
-            assert client.smembers(STATICS) == {"a"}
-        beat.close()
-        app.redbeat_redis.close()
-        del app.redbeat_redis
-
-
 # -- what is removed -------------------------------------------------------------------------------
 
 
@@ -560,7 +407,7 @@ def test_a_beat_that_has_just_lost_the_lock_removes_nothing(place: Place) -> Non
     place.declare(a=HOUR, b=HOUR)
     place.lead().close()
     place.declare(b=HOUR)
-    beat = place.started()
+    beat = place.beat()
 
     def rob(request: Any) -> None:
         if any(change.delete for change in request.changes):
@@ -587,103 +434,7 @@ def test_a_key_that_another_program_has_made_is_not_removed(place: Place) -> Non
     assert place.client.lrange("redbeat:x", 0, -1) == ["precious"]
 
 
-def test_a_leader_that_is_set_up_again_removes_at_once(place: Place) -> None:
-    place.declare(a=HOUR, b=HOUR)
-    beat = place.lead()
-    place.declare(b=HOUR)
-
-    beat.setup_schedule()
-
-    assert place.names == {"b"}
-
-
-def test_without_a_lock_nobody_removes_what_another_may_have(place: Place) -> None:
-    place.app.conf.redbeat_lock_key = None
-    clock = Clock()
-    place.declare(a=HOUR)
-    older = place.started()
-    run_until_idle(older)
-    place.declare(b=HOUR)
-    newer = place.started(clock)
-    run_until_idle(newer)
-    clock.now += 61
-    newer.tick()
-    assert place.names == {"a", "b"}
-
-    older.close()
-    clock.now += 61
-    newer.tick()
-
-    assert place.names == {"b"}
-
-
-def test_without_a_lock_a_beat_removes_what_it_had_itself(place: Place) -> None:
-    place.app.conf.redbeat_lock_key = None
-    place.declare(other=HOUR)
-    run_until_idle(place.started())
-    place.declare(b=HOUR, c=HOUR)
-    beat = place.started()
-    run_until_idle(beat)
-    place.declare(c=HOUR)
-
-    beat.setup_schedule()
-
-    assert place.names == {"other", "c"}
-
-
 # -- what vanishes ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["all", "statics", "schedule"])
-def test_lost_entries_come_back_without_a_run(
-    place: Place, log: pytest.LogCaptureFixture, way: str
-) -> None:
-    clock = Clock()
-    place.declare(a=HOUR, b=crontab(minute="0", hour="4"), c=HOUR)
-    beat = place.lead(clock)
-    if way == "all":
-        place.client.flushdb()
-    else:
-        place.client.delete({"statics": STATICS, "schedule": SCHEDULE}[way])
-    clock.now += 1.0
-
-    for _ in range(3):
-        beat.tick()
-
-    assert place.names == {"a", "b", "c"}
-    assert place.is_due_in("a", HOUR)
-    assert place.messages == []
-    assert ("are gone" in log.text) == (way != "statics")
-    assert ("vanished" in log.text) == (way == "statics")
-
-
-def test_an_entry_without_its_hash_is_written_again_if_it_is_static(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.declare(a=HOUR)
-    beat = place.lead()
-    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
-    place.client.delete("redbeat:a")
-    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1, "redbeat:gone": place.now - 1})
-
-    run_until_idle(beat)
-
-    assert place.definition("a")["task"] == "proj.note"
-    assert place.is_due_in("a", HOUR)
-    assert place.score("gone") is None
-    assert place.messages == []
-
-
-def test_an_entry_that_a_program_deleted_stays_deleted_until_the_next_start(place: Place) -> None:
-    place.declare(a=HOUR, b=HOUR)
-    beat = place.lead()
-    edits.delete(store_of(place.app), ["redbeat:a"])
-    run_until_idle(beat)
-    assert place.score("a") is None
-
-    place.lead()
-
-    assert place.score("a") is not None
 
 
 @pytest.mark.parametrize("exits", [True, False])
@@ -717,50 +468,6 @@ def test_the_loss_of_all_is_an_error(
 # -- what Redis cannot store ----------------------------------------------------------------------
 
 
-class EveryOther(schedule):
-    """A schedule that decides by itself."""
-
-    asked = 0
-
-    def is_due(self, last_run_at: Any) -> Any:  # noqa: ARG002
-        EveryOther.asked += 1
-        return schedstate(is_due=False, next=HOUR)
-
-
-def test_a_schedule_that_decides_by_itself_is_asked(place: Place) -> None:
-    place.declare(a=EveryOther(60.0))
-    beat = place.lead()
-    place.ran("a", 3 * HOUR)
-    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
-    EveryOther.asked = 0
-
-    run_until_idle(beat)
-
-    assert EveryOther.asked
-    assert place.messages == []
-
-
 def number() -> int:
     """Return an argument that is computed for each run."""
     return 7
-
-
-def test_arguments_that_a_beat_computes(place: Place, log: pytest.LogCaptureFixture) -> None:
-    place.declare(a={"schedule": HOUR, "args": [BeatLazyFunc(number)]})
-    beat = place.lead()
-    place.ran("a", 3 * HOUR)
-    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
-
-    run_until_idle(beat)
-
-    assert [message.args for message in place.messages] == [[7]]
-    beat.close()
-    place.client.delete(STATICS)  # so that the next beat, which has no such entry, leaves it
-    place.ran("a", 3 * HOUR)
-    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
-    place.declare()
-    other = place.started()
-    for _ in range(3):
-        other.tick()
-    assert len(place.messages) == 1
-    assert "is left to other beats" in log.text

@@ -93,23 +93,6 @@ def test_a_host_whose_clock_is_ahead_finishes_no_entry_that_never_ran(world: Wor
     assert scheduler.names == ["a"]
 
 
-def test_a_finished_entry_is_parked_by_the_beat(world: World) -> None:
-    scheduler = world.scheduler()
-    scheduler.tick()
-    ran = world.ago(1)
-    RedBeatSchedulerEntry(
-        "a", "t", 60, max_runs=1, total_run_count=1, last_run_at=ran, app=world.app
-    ).save()
-    scheduler.tick()
-    assert scheduler.sent == []
-    assert world.score("a") == -1
-
-
-def test_a_disabled_entry_is_parked_by_the_save(world: World) -> None:
-    RedBeatSchedulerEntry("a", "t", 60, enabled=False, app=world.app).save()
-    assert world.score("a") == -2
-
-
 class TestTheClockOfRedisWasAhead:
     """The clock of Redis was an hour ahead until now, so recorded runs are in the future."""
 

@@ -43,14 +43,6 @@ def test_late_runs_are_sent_at_the_rate(world: World, clock: Clock) -> None:
     assert len(set(scheduler.names)) == 35
 
 
-def test_when_all_are_sent_the_beat_waits_as_usual(world: World, clock: Clock) -> None:
-    late(world, 10)
-    scheduler = paced(world, clock, 10)
-    scheduler.tick()
-    clock.advance(1)
-    assert scheduler.tick() == 5
-
-
 def test_runs_on_time_go_first_and_have_no_limit(world: World, clock: Clock) -> None:
     scheduler = paced(world, clock, 5)
     scheduler.tick()

@@ -169,7 +169,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/statics.py",
         "if here.only_missing:\n                return None",
         "if False:\n                return None",
-        ("tests/beat/test_statics.py",),
+        ("tests/scheduler/test_statics.py",),
     ),
     Mutant(
         "sync-forgets-member",
