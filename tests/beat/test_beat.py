@@ -14,7 +14,6 @@ import pytest
 from celery import Celery
 from kombu.transport.redis import Channel
 
-from redbeat import worker
 from redbeat.beat import message, turn
 from redbeat.beat.beat import AHEAD_LIMIT
 from redbeat.entries.state import end_line, trigger_line
@@ -22,7 +21,6 @@ from redbeat.metrics.prometheus import counters_of
 from redbeat.storage.rows import Change, Look, Request
 from tests.servers import RedisServer
 
-from .sending import Single, note
 from .worlds import SCHEDULE, HookedScheduler, World, empty_broker, run_until_idle
 
 pytestmark = pytest.mark.standalone
@@ -239,21 +237,6 @@ def test_an_entry_that_is_deleted_after_the_look_is_not_sent(world: World) -> No
     assert world.client.exists(key) == 0
 
 
-def test_an_entry_nobody_can_read_is_set_aside_and_delays_nobody(world: World) -> None:
-    beat = world.beat()
-    world.put("good")
-    bad = world.put("bad")
-    world.client.hset(bad, "definition", "{")
-
-    run_until_idle(beat)
-
-    assert [message.name for message in world.messages] == ["good"]
-    assert world.client.zscore(SCHEDULE, bad) == -1
-    quarantine = world.state(bad).quarantine
-    assert quarantine is not None
-    assert "definition" in quarantine.reason
-
-
 def test_a_bad_entry_with_an_inbox_is_set_aside_once(world: World) -> None:
     """What is left in an inbox makes an entry due, so that the beat would look at it for ever."""
     beat = world.beat()
@@ -367,22 +350,6 @@ def test_a_run_leaves_although_its_program_disables_the_entry_during_it(world: W
     assert len(world.messages) == 1
 
 
-@only("world", [ONE, TWO], indirect=True)
-def test_a_task_that_sends_nothing_is_not_running(world: World) -> None:
-    """A singleton task drops a second copy: the next run is not skipped."""
-
-    worker.enable(world.app)
-    world.app.task(base=Single, name="proj.note", shared=False)(note)
-    beat = world.beat()
-    key = world.put("e", overlap="skip")
-
-    run_until_idle(beat)
-
-    assert world.messages == []
-    assert world.state(key).running is None
-    assert world.client.zscore(SCHEDULE, key) > world.now
-
-
 def test_a_trigger_leaves_and_changes_no_run_of_the_schedule(world: World) -> None:
     beat = world.beat()
     key = world.put("e", late=-50)
@@ -417,55 +384,6 @@ def test_a_trigger_between_look_and_change_is_not_lost(world: World) -> None:
     ids = [message.id for message in world.messages]
     assert len(ids) == len(set(ids)) == 2
     assert world.runs(key) == 1
-
-
-@only("world", [ONE, TWO], indirect=True)
-class TestOverlap:
-    def test_a_run_waits_for_the_end_of_the_one_before(self, world: World) -> None:
-        worker.enable(world.app)
-        beat = world.beat()
-        key = world.put("e", overlap="buffer_one")
-        run_until_idle(beat)
-        (first,) = world.messages
-        running = world.state(key).running
-        assert running is not None
-        assert running.id == first.id
-        self.make_due(world, key)
-
-        run_until_idle(beat)
-        assert len(world.messages) == 1
-        beat.store.say(key, end_line("other", "succeeded"), kind="end", age=0)
-        run_until_idle(beat)
-        assert len(world.messages) == 1
-
-        beat.store.say(key, end_line(first.id, "succeeded"), kind="end", age=0)
-        run_until_idle(beat)
-
-        assert len(world.messages) == 2
-
-    @staticmethod
-    def make_due(world: World, key: str) -> None:
-        """Make the next run due, by a last run long ago that the state still belongs to."""
-        state, meta = world.state(key), world.client.hget(key, "meta")
-        assert state.at is not None
-        state.at -= 7000.0
-        assert meta is not None
-        world.client.hset(key, "beat_state", state.text())
-        world.client.zadd(SCHEDULE, {key: world.now - 1})
-
-
-@only("world", [ONE, TWO], indirect=True)
-def test_what_a_killed_beat_had_looked_at_goes_out_when_the_next_one_leads(world: World) -> None:
-    beat = world.beat()
-    world.put("e")
-
-    kill_at(beat, lambda _change: True)
-    assert world.messages == []
-    world.client.delete("redbeat::lock")
-
-    run_until_idle(world.beat())
-
-    assert [message.name for message in world.messages] == ["e"]
 
 
 @pytest.mark.parametrize("left", [{}, {"meta": "{}"}])
@@ -529,24 +447,6 @@ def test_two_beats_without_a_lock_send_each_run_once(world: World) -> None:
     ids = [message.id for message in world.messages]
     assert len(ids) == len(set(ids)) == 120
     assert [world.runs(key) for key in keys] == [1] * 120
-
-
-def test_a_graceful_stop_while_the_broker_is_away_puts_back_what_was_not_tried(
-    app: Celery, redis_client: Any, closed_port: int
-) -> None:
-    app.conf.broker_url = f"redis://127.0.0.1:{closed_port}/5"
-    app.conf.redbeat_delivery = "at_most_once"
-    world = World(app, redis_client, None)
-    beat = world.beat()
-    keys = [world.put(f"e{number}") for number in range(100)]
-    scores = [world.client.zscore(SCHEDULE, key) for key in keys]
-
-    beat.tick()
-    beat.close()
-
-    after = [world.client.zscore(SCHEDULE, key) for key in keys]
-    assert after == pytest.approx(scores)
-    assert not any(world.client.hexists(key, "meta") for key in keys)
 
 
 class Bomb:

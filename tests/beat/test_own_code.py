@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,17 +24,13 @@ from redbeat.beat.one_step import OneStep
 from redbeat.beat.own_code import OwnCall, OwnCode
 from redbeat.beat.send import Sender
 from redbeat.config import ensure_conf
-from redbeat.entries.decide import task_id_of
-from redbeat.entries.history import encode_meta
-from redbeat.entries.run import FIRST, Rule, Run
-from redbeat.entries.state import Hold
+from redbeat.entries.run import Rule, Run
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.beat.sending import (
     AT,
     NOTE,
     Clock,
-    Renamed,
     Single,
     app_of,
     messages,
@@ -411,34 +407,6 @@ def test_a_library_around_our_method_keeps_exactly_once(
 
 
 @pytest.mark.parametrize(
-    ("base", "left", "task_id"), [(Single, False, "a-id"), (Renamed, True, "chosen-id")]
-)
-def test_what_left_and_its_id(make_world: Make, base: Any, left: bool, task_id: str) -> None:
-    class Mine(RedBeatScheduler):
-        def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
-            return super().maybe_due(entry, **kwargs)
-
-    world = make_world(Mine)
-    world.app.task(base=base, shared=False, name="proj.own")(note)
-    run = world.run(task="proj.own")
-    call = world.send(run)
-    assert (run.left, run.task_id, run.error) == (left, task_id, None)
-    assert not call.declined, "the occurrence is used up"
-
-
-def test_a_send_task_of_a_scheduler_may_publish_elsewhere(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def send_task(self, *args: Any, **kwargs: Any) -> None:
-            """Send the task where this process sees nothing."""
-
-    world = make_world(Mine)
-    run = world.run(task="proj.unknown")
-    call = world.send(run)
-    assert (run.left, run.error, call.declined) == (True, None, False)
-    assert messages(world.client) == []
-
-
-@pytest.mark.parametrize(
     ("returned", "wait"), [(7.5, 7.5), (0, 0.05), (float("nan"), 5.0), ("soon", 5.0), (None, None)]
 )
 def test_a_method_that_says_not_now(make_world: Make, returned: Any, wait: float | None) -> None:
@@ -451,52 +419,6 @@ def test_a_method_that_says_not_now(make_world: Make, returned: Any, wait: float
     call = world.send(run)
     assert (run.left, run.error, call.declined) == (False, None, True)
     assert call.score == (-1.0 if wait is None else pytest.approx(run.now + wait))
-
-
-def test_a_run_that_a_method_counts_is_sent(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def maybe_due(self, entry: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - it never sends
-            self.reserve(entry)
-            return 3.0
-
-    world = make_world(Mine)
-    run = world.run()
-    call = world.send(run)
-    assert (run.left, run.error, call.declined, call.score) == (True, None, False, None)
-
-
-def test_the_last_run_of_an_entry(make_world: Make) -> None:
-    world = make_world()
-    run = world.run()
-    assert run.verdict is not None
-    run.verdict = run.verdict._replace(rest=run.verdict.rest._replace(score=-1.0))
-    call = world.send(run)
-    assert (run.left, call.seconds, call.declined) == (True, None, False)
-
-
-def test_the_id_of_a_message_depends_on_the_identity_of_its_entry(make_world: Make) -> None:
-    world = make_world()
-    for identity in ("i1", "i2"):
-        run = world.run(identity=identity)
-        world.send(run)
-        assert run.task_id == task_id_of("redbeat:", "a", "2026-06-01T12:00:00+00:00", identity)
-
-
-def test_a_triggered_run(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            assert kwargs["advance"] is False
-            return super().apply_async(entry, *args, **kwargs)
-
-    world = make_world(Mine)
-    runs = [world.run(kind, kind) for kind in ("triggered", "backfilled")]
-    for run in runs:
-        call = world.send(run)
-        assert (run.left, call.seconds, call.declined) == (True, None, False)
-    triggered, backfilled = world.headers()
-    assert triggered["triggered"] is True
-    assert backfilled["backfilled"] is True
-    assert [run.task_id for run in runs] == [triggered["id"], backfilled["id"]]
 
 
 def test_an_entry_class_that_makes_its_successor(make_world: Make) -> None:
@@ -546,44 +468,6 @@ def test_an_entry_class_that_chooses_its_next_time(make_world: Make) -> None:
     assert found == [pytest.approx(9.0), -1.0, None, None]
 
 
-def test_an_error_of_an_overridden_method(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            super().apply_async(entry, *args, **kwargs)
-            raise ZeroDivisionError
-
-    world = make_world(Mine)
-    run = world.run()
-    world.send(run)
-    assert isinstance(run.error, ZeroDivisionError)
-    assert run.left
-
-
-def test_user_code_cannot_change_the_rule(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
-            entry.kwargs["seen"] = entry.kwargs.get("seen", 0) + 1
-            entry.options["priority"] = 3
-            return super().maybe_due(entry, **kwargs)
-
-    world = make_world(Mine)
-    run = world.run(kwargs={"x": [1]}, options={"queue": "celery"})
-    world.send(run)
-    world.send(run)
-    assert run.rule.kwargs == {"x": [1]}
-    assert run.rule.options == {"queue": "celery"}
-    queue = world.client.lrange("celery\x06\x163", 0, -1)
-    assert ["'seen': 1" in json.loads(text)["headers"]["kwargsrepr"] for text in queue] == [
-        True
-    ] * 2
-
-
-def test_an_entry_object_has_what_the_entry_says_now(make_world: Make) -> None:
-    world = make_world()
-    before, after = world.run(args=[1]), world.run(args=[2])
-    assert [world.own.call(run, None).entry.args for run in (before, after)] == [[1], [2]]
-
-
 def test_a_static_schedule_that_is_more_than_its_stored_form(make_world: Make) -> None:
     seen: list[Any] = []
 
@@ -609,63 +493,3 @@ def test_an_entry_class_that_loads_itself(make_world: Make) -> None:
     call = world.send(world.run())
     assert call.entry.kwargs == {"key": "redbeat:a"}
     assert world.headers()[0]["periodic_task_name"] == "other"
-
-
-def test_a_repeated_run_has_the_id_of_its_hold(make_world: Make) -> None:
-    world = make_world(
-        type("Mine", (RedBeatScheduler,), {"Entry": type("E", (RedBeatSchedulerEntry,), {})})
-    )
-    run = world.run()
-    assert run.verdict is not None
-    assert run.verdict.send is not None
-    hold = Hold("scheduled", AT.timestamp(), "first-id", AT.timestamp() - 1)
-    run.verdict = run.verdict._replace(send=run.verdict.send._replace(held=hold))
-    run.task_id = "first-id"
-    world.send(run)
-    assert world.headers()[0]["id"] == run.task_id == "first-id"
-
-
-def test_a_run_that_is_recorded_first_is_not_tried_twice(make_world: Make) -> None:
-    options: list[Any] = []
-
-    class Mine(RedBeatScheduler):
-        def send_task(self, *args: Any, **kwargs: Any) -> Any:
-            options.append(kwargs)
-            return super().send_task(*args, **kwargs)
-
-    world = make_world(Mine)
-    run = world.run(task="proj.unknown")
-    run.stage = FIRST
-    world.send(run)
-    assert options[0]["retry"] is False
-
-
-def test_an_entry_that_a_tick_of_a_program_passes(make_world: Make) -> None:
-    class Mine(RedBeatScheduler):
-        def tick(self, *args: Any, **kwargs: Any) -> float:
-            return super().tick(*args, **kwargs)
-
-    world = make_world(Mine)
-    run = world.run()
-    texts = run.rule.definition, run.rule.policy_text
-    passed = RedBeatSchedulerEntry.from_definition(world.app, *texts)
-    passed.args = [2]
-    world.own.caller = passed, {"producer": world.producer}
-    call = world.own.call(run, world.producer)
-    world.own.caller = None
-    world.sender.publish(run, call, world.producer, own=True)
-    assert world.sender.finish() == [run]
-    assert (run.left, run.error) == (True, None)
-    assert passed.run is None, "the program's object is untouched"
-    assert world.headers()[0]["argsrepr"] == "[2]"
-
-
-def test_the_history_of_an_entry_object(make_world: Make) -> None:
-    world = make_world()
-    run = world.run()
-    last = AT - timedelta(minutes=1)
-    text = encode_meta(last, 7)
-    run.row = run.row._replace(meta=text)
-    run.state.at = last.timestamp()
-    entry = world.own.call(run, None).entry
-    assert (entry.last_run_at, entry.total_run_count, entry.scheduled_at) == (last, 7, last)

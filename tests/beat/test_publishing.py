@@ -11,7 +11,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.beat import MISSING_FOR
 from redbeat.entries.state import State
 from redbeat.signals import entry_dispatched
 from redbeat.storage.rows import Request
@@ -210,20 +209,6 @@ def test_own_code_that_takes_part_in_sending_is_named_once(
     assert held == [True, True]
     assert [world.client.hexists(key, "meta") for key in keys] == [1, 1]
     assert caplog.text.count("at least once: Acting.apply_async takes part") == 1
-
-
-def test_a_member_whose_hash_is_missing_goes_after_some_seconds(world: World) -> None:
-    world.client.zadd(SCHEDULE, {"redbeat:gone": 1})
-    beat = world.beat(lambda _name: None)
-    for _ in range(2):
-        beat.tick()
-    again = world.client.zscore(SCHEDULE, "redbeat:gone")
-    assert again == pytest.approx(world.now + MISSING_FOR, abs=4)
-
-    world.client.zadd(SCHEDULE, {"redbeat:gone": world.now - 1})
-    beat.beat._missing["redbeat:gone"] -= MISSING_FOR  # noqa: SLF001
-    beat.tick()
-    assert world.client.zscore(SCHEDULE, "redbeat:gone") is None
 
 
 def test_a_hash_that_is_missing_a_second_time_is_awaited_again(world: World) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 from celery import Celery, Task
-from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedulers import RedBeatScheduler
@@ -55,24 +53,6 @@ def kill(world: World, wire: Wire, scheduler: Any, when: Callable[[], object]) -
 # -- a held run is not decided again ---------------------------------------------------------------
 
 
-def test_a_run_that_may_have_been_sent_keeps_its_id(world: World, wire: Wire) -> None:
-    """A beat dies between the publish and the record of an entry's only run; then it is edited."""
-    world.app.conf.redbeat_delivery = AT_LEAST_ONCE
-    RedBeatSchedulerEntry(
-        "a", "tasks.a", 60, max_runs=1, last_run_at=world.ago(90), app=world.app
-    ).save()
-    dead = world.scheduler()
-    kill(world, wire, dead, lambda: dead.sent)
-    world.end_hold("a")
-    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
-    entry.schedule = schedule(50, app=world.app)
-    entry.save()
-    heir = world.scheduler()
-    for _ in range(3):
-        heir.tick()
-    assert {sent.id for sent in dead.sent + heir.sent} == {dead.sent[0].id}
-
-
 @pytest.mark.parametrize("locked", [True, False], ids=["locked", "unlocked"])
 def test_what_a_killed_beat_had_looked_at_is_sent_by_the_next_beat(
     world: World, wire: Wire, queues: Queues, locked: bool
@@ -95,27 +75,6 @@ def test_what_a_killed_beat_had_looked_at_is_sent_by_the_next_beat(
 
 
 # -- user code around a run ------------------------------------------------------------------------
-
-
-class Counting(RedBeatScheduler):
-    """A program that counts its runs in the entry, and disables the entry after the last."""
-
-    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kw: Any) -> Any:
-        """Send the run, then write to the entry by plain commands."""
-        result = super().apply_async(entry, producer=producer, advance=advance, **kw)
-        client = self.app.redbeat_redis
-        definition = json.loads(client.hget(entry.key, "definition"))
-        client.hset(entry.key, "definition", json.dumps({**definition, "enabled": False}))
-        return result
-
-
-def test_a_program_that_disables_its_entry_while_it_is_sent(world: World, queues: Queues) -> None:
-    world.put("a", interval_json(60), world.ago(90))
-    scheduler = world.scheduler_of(Counting)
-    for _ in range(3):
-        scheduler.tick()
-    assert queues.names() == ["a"]
-    assert world.score("a") == -2
 
 
 class Singleton(Task):

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat import Schedule
 from redbeat.beat.message import ONE_RETRY
 from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX
-from tests.stored import put_state
 
 from .clients import Wire
 from .conftest import Clock, RecordingScheduler, World, datetime_json, interval_json
@@ -100,13 +99,6 @@ class TestOrder:
         put_due(world, "b")
         assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 0, "b": 1}
 
-    def test_the_delivery_of_an_entry_saved_by_the_api(self, world: World) -> None:
-        for name, delivery in (("a", AT_MOST_ONCE), ("b", None)):
-            own: Any = {"last_run_at": world.ago(3700), "delivery": delivery}
-            RedBeatSchedulerEntry(name, f"tasks.{name}", 3600, app=world.app, **own).save()
-        world.make_due("a", "b")
-        assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 0}
-
     def test_the_last_run_is_sent_if_the_reply_to_its_record_is_lost(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
@@ -129,23 +121,6 @@ class TestOrder:
         scheduler.before_send = lambda _task: held.append(world.is_held("a"))
         scheduler.tick()
         assert held == [False]
-
-    def test_both_deliveries_send_the_same_message_except_for_the_retry(self, world: World) -> None:
-        put_due(world, "a")
-        world.client.hset(f"{PREFIX}a", "policy", '{"delivery": "at_most_once"}')
-        put_state(world.client, f"{PREFIX}a", id="a")
-        most = world.scheduler()
-        before = world.client.hgetall(f"{PREFIX}a")
-        most.tick()
-        world.client.flushall()
-        world.client.hset(f"{PREFIX}a", mapping=before)
-        world.client.hdel(f"{PREFIX}a", "policy")
-        world.make_due("a")
-        least = world.scheduler()
-        least.tick()
-        (one,), (other,) = most.sent, least.sent
-        assert (one.id, one.scheduled_at, one.task) == (other.id, other.scheduled_at, other.task)
-        assert set(one.options) - {"retry"} == set(other.options) - {"retry_policy"}
 
 
 class TestRetryOptions:
@@ -191,14 +166,6 @@ class TestGroups:
         assert recorded == [50] * 50 + [100] * 50 + [120] * 20
         assert sorted(scheduler.names) == sorted(names)
         assert len({message.id for message in scheduler.sent}) == 120
-
-    @pytest.mark.long
-    def test_groups_of_more_than_a_batch(self, world: World, clock: Clock) -> None:
-        world.app.conf.redbeat_delivery = AT_MOST_ONCE
-        world.put_many(1100)
-        scheduler = world.scheduler(clock=clock)
-        scheduler.tick()
-        assert sorted(scheduler.names) == sorted(f"e{number}" for number in range(1100))
 
     def test_a_batch_may_contain_both_deliveries(self, world: World) -> None:
         world.put_many(120)
@@ -262,22 +229,6 @@ class TestFailingSend:
             scheduler.tick()
         assert len(scheduler.names) == 2
         assert len(lines(log, "is lost")) == 1
-
-    def test_the_next_run_counts_from_a_lost_run(self, world: World) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler()
-
-        def fail(_task: str) -> None:
-            raise ValueError("boom")
-
-        scheduler.before_send = fail
-        scheduler.tick()
-        assert world.score("a") == pytest.approx(world.now() + 3500, abs=30)
-        world.put_meta("a", world.ago(3700))
-        world.make_due("a")
-        scheduler.before_send = lambda _task: None
-        scheduler.tick()
-        assert scheduler.names == ["a"]
 
     @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
     def test_a_stop_after_the_message_does_not_repeat_it(
@@ -350,41 +301,8 @@ class TestBrokerAway:
         assert scheduler.names == ["a"]
         assert world.field("a", "definition")["enabled"] is False
 
-    def test_a_recorded_unsent_run_is_retried_soon(self, world: World, wire: Wire) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler_of(Breakable)
-        around_the_record(world, wire, after=scheduler.lose_broker)
-        waits = [scheduler.tick() for _ in range(7)]
-        assert all(0 < wait <= BROKER_WAIT.longest for wait in waits), waits
-
-    def test_sending_a_recorded_run_ends_the_outage(
-        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
-    ) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler_of(Breakable)
-        around_the_record(world, wire, after=scheduler.lose_broker)
-        scheduler.tick()
-        scheduler.away = False
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert len(lines(log, "The broker is back")) == 1
-
 
 class TestLostReplies:
-    def test_a_lost_reply_of_a_record_that_arrived(
-        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
-    ) -> None:
-        """The beat repeats the request, learns that the run is recorded, and sends it once."""
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler()
-        wire.lose(lambda: world.run_count("a") == 1)
-        for _ in range(3):
-            scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.run_count("a") == 1
-        assert not world.is_held("a")
-        assert not lines(log, "lost")
-
     def test_a_lost_reply_of_a_record_that_another_run_followed(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
@@ -399,33 +317,6 @@ class TestLostReplies:
         scheduler.tick()
         assert scheduler.sent == []
         assert len(lines(log, "is lost", " a ", instant)) == 1
-
-    def test_a_record_that_never_arrived_is_repeated(self, world: World, wire: Wire) -> None:
-        """The next request records the run. Then the beat sends the message."""
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler()
-
-        wire.cut(lambda: world.is_in_hand("a"))
-        scheduler.tick()
-        assert (scheduler.sent, world.run_count("a")) == ([], 0)
-        for _ in range(3):
-            scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.run_count("a") == 1
-
-    def test_a_lost_reply_during_a_backlog_loses_no_run(
-        self, world: World, wire: Wire, clock: Clock
-    ) -> None:
-        world.app.conf.redbeat_delivery = AT_MOST_ONCE
-        scheduler = world.scheduler(clock=clock)
-        scheduler.tick()
-        names = [f"e{number}" for number in range(600)]
-        world.put_many(600)
-        wire.lose(lambda: sum(map(world.run_count, names)) >= 150)
-        for _ in range(3):
-            scheduler.tick()
-        assert sorted(scheduler.names) == sorted(names)
-        assert {world.run_count(name) for name in names} == {1}
 
 
 class TestConcurrentWrites:
@@ -459,17 +350,6 @@ class TestConcurrentWrites:
         assert world.run_count("a") == 1
         assert not lines(log, "lost")
 
-    def test_a_concurrently_deleted_entry_is_not_sent(self, world: World, wire: Wire) -> None:
-        put_due(world, "a", "b", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler()
-        entry = RedBeatSchedulerEntry(name="a", app=world.app)
-        around_the_record(world, wire, before=entry.delete)
-        scheduler.tick()
-        scheduler.tick()
-        assert scheduler.names == ["b"]
-        assert not world.client.exists(f"{PREFIX}a")
-        assert world.score("a") is None
-
     def test_a_run_sent_by_another_beat_is_not_sent(self, world: World, wire: Wire) -> None:
         """A beat that stalled after its look does not send the run."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
@@ -492,34 +372,6 @@ class TestConcurrentWrites:
 
 
 class TestIsDue:
-    def test_is_due_of_the_scheduler(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def is_due(self, entry: Any) -> Any:
-                return (False, 17.0) if entry.name == "held" else super().is_due(entry)
-
-        put_due(world, "held", "free", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        scheduler.tick()
-        assert scheduler.names == ["free"]
-        assert (world.run_count("held"), world.run_count("free")) == (0, 1)
-        assert not world.is_held("held")
-
-    def test_is_due_of_the_entry(self, world: World) -> None:
-        class Held(RedBeatSchedulerEntry):
-            def is_due(self) -> Any:
-                return (False, 17.0) if self.name == "held" else super().is_due()
-
-        class Own(RecordingScheduler):
-            Entry = Held
-
-        put_due(world, "held", "free", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == ["free"]
-        assert world.run_count("held") == 0
-        assert world.score("held") == world.later(17)
-
     def test_an_is_due_with_changing_results_loses_nothing_silently(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import kombu.connection
@@ -46,10 +44,6 @@ BEFORE = "before publish"
 
 #: Maximum size in bytes of one request to Redis.
 MOST_BYTES = 4 << 20
-
-
-#: Kombu supports YAML only if the library is installed.
-SERIALIZERS = ["json", "pickle", *(["yaml"] if find_spec("yaml") else [])]
 
 
 class Queues:
@@ -210,44 +204,6 @@ class TestOneStep:
         scheduler.tick()
         assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
 
-    def test_several_lost_replies_repeat_nothing(
-        self, world: World, queues: Queues, wire: Wire, announced: list[str]
-    ) -> None:
-        world.put_many(120)
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        wire.lose(lambda: world.run_count("e0") == 1, times=3)
-        for _ in range(6):
-            scheduler.tick()
-        assert wire.lost == 3
-        assert sorted(queues.names()) == sorted(announced) == sorted(f"e{n}" for n in range(120))
-        assert {world.run_count(f"e{n}") for n in range(120)} == {1}
-
-    def test_a_beat_that_ends_between_publish_and_record(
-        self, world: World, queues: Queues
-    ) -> None:
-        """Fault: a beat is killed after it publishes a message and before it records the run.
-
-        Invariant: the queue has no message yet, and another beat sends the run once.
-        """
-        world.app.conf.redbeat_lock_key = None
-        put_one_off(world, "a")
-
-        class Killed(BaseException):
-            pass
-
-        def die() -> None:
-            raise Killed
-
-        first = world.scheduler_of(RedBeatScheduler)
-        with before_publish(die), pytest.raises(Killed):
-            first.tick()
-        world.schedulers.remove(first)
-        assert queues.messages() == []
-        if world.is_held("a"):
-            world.end_hold("a")
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.names(), world.run_count("a")) == (["a"], 1)
-
     def test_a_deleted_entry_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
@@ -274,80 +230,6 @@ class TestOneStep:
             scheduler.tick()
             scheduler.tick()
         assert (queues.names(), world.run_count("a")) == ([], 0)
-
-    def test_a_raw_edit(self, world: World, queues: Queues) -> None:
-        put_one_off(world, "a", args=["old"])
-        with before_publish(lambda: put_one_off(world, "a", args=["new"])):
-            world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.bodies(), world.run_count("a")) == ([["new"]], 1)
-
-    def test_a_history_that_an_application_wrote(
-        self, world: World, queues: Queues, announced: list[str]
-    ) -> None:
-        """Invariant: the message is sent, and the run count that the application wrote is kept."""
-        put_one_off(world, "a")
-        meta = json.dumps({"last_run_at": None, "total_run_count": 41})
-        with before_publish(lambda: world.client.hset(f"{PREFIX}a", "meta", meta)):
-            world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.names(), announced) == (["a"], ["a"])
-        assert world.run_count("a") in (41, 42)
-
-    def test_a_triggered_run(self, world: World, queues: Queues, wire: Wire) -> None:
-        entry = saved(world, "a", "x", ran=0)
-        task_id = entry.trigger()
-        wire.lose(lambda: bool(queues.messages()))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        assert wire.lost == 1
-        scheduler.tick()
-        assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
-
-    def test_a_triggered_run_of_an_entry_that_is_edited(self, world: World, queues: Queues) -> None:
-        saved(world, "a", "old", ran=0).trigger()
-        with before_publish(lambda: saved(world, "a", "new", ran=0)):
-            world.scheduler_of(RedBeatScheduler).tick()
-        assert queues.bodies() == [["new"]]
-
-    def test_the_last_run_of_an_entry_that_deletes_itself(
-        self, world: World, queues: Queues, wire: Wire, announced: list[str]
-    ) -> None:
-        world.put("a", max_runs=1, on_finish="delete")
-        wire.lose(lambda: bool(queues.messages()))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        for _ in range(3):
-            scheduler.tick()
-        assert (queues.names(), announced) == (["a"], ["a"])
-        assert not world.client.exists(f"{PREFIX}a")
-
-    def test_a_stop_signal_in_a_batch_sends_and_records_published_runs(
-        self, world: World, queues: Queues
-    ) -> None:
-        """Setup: the beat receives a stop signal in the middle of a batch.
-
-        Invariant: the published runs are sent and recorded. The other runs are put back.
-        """
-        world.put_many(100)
-        published: list[str] = []
-
-        class Stopped(RedBeatScheduler):
-            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-                if len(published) == 40:
-                    raise SystemExit
-                published.append(entry.name)
-                return super().apply_async(entry, *args, **kwargs)
-
-        scheduler = world.scheduler_of(Stopped)
-
-        def run() -> None:
-            for _ in range(100):  # a tick ends early on a busy machine
-                scheduler.tick()
-
-        with pytest.raises(SystemExit):
-            run()
-        names = {f"e{number}" for number in range(100)}
-        assert sorted(queues.names()) == sorted(published)
-        assert {name for name in names if world.run_count(name)} == set(published)
-        assert max(world.score(name) or 0 for name in names - set(published)) < world.now()
 
     def test_a_program_with_its_own_tick(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
@@ -383,71 +265,6 @@ class TestWhatCelerySends:
         assert world.client.zcard(SCHEDULE) == 2
         assert not lines(log, AT_LEAST_ONCE)
 
-    def test_a_reply_lost_in_another_database(
-        self, world: World, redis_url: str, wire: Wire
-    ) -> None:
-        other = Queues(redis_url, 1)
-        world.app.conf.broker_url = other.url
-        put_one_off(world, "a")
-        wire.lose(lambda: bool(other.messages()))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        scheduler.tick()
-        assert (wire.lost, other.names(), world.run_count("a")) == (1, ["a"], 1)
-
-    def test_a_waiting_worker_gets_the_message(self, world: World, redis_url: str) -> None:
-        other = Queues(redis_url, 1)
-        world.app.conf.broker_url = other.url
-        got: list[Any] = []
-        worker = threading.Thread(target=lambda: got.append(other.client.brpop("celery", 20)))
-        worker.start()
-        with redis.Redis.from_url(redis_url) as client:
-            wait_until(lambda: [c for c in client.client_list() if c["cmd"] == "brpop"])
-            put_one_off(world, "a")
-            world.scheduler_of(RedBeatScheduler).tick()
-        worker.join(20)
-        (found,) = got
-        assert json.loads(found[1])["headers"]["periodic_task_name"] == "a"
-
-    def test_a_prefix(self, world: World, queues: Queues) -> None:
-        world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
-        put_one_off(world, "a")
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.names("px:celery"), queues.names()) == (["a"], [])
-
-    def test_priorities(self, world: World, queues: Queues) -> None:
-        world.app.conf.broker_transport_options = {
-            "priority_steps": [0, 3, 6, 9],
-            "sep": ":",
-            "queue_order_strategy": "priority",
-        }
-        put_one_off(world, "low")
-        put_one_off(world, "high", options={"priority": 6})
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.names("celery"), queues.names("celery:6")) == (["low"], ["high"])
-
-    def test_the_separator_of_kombu(self, world: World, queues: Queues) -> None:
-        put_one_off(world, "high", options={"priority": 9})
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert queues.names("celery\x06\x169") == ["high"]
-
-    @pytest.mark.parametrize("serializer", SERIALIZERS)
-    @pytest.mark.parametrize("compression", [long(None), "zlib", long("bzip2")])
-    def test_serializers(
-        self, world: World, queues: Queues, serializer: str, compression: str | None
-    ) -> None:
-        options = {"serializer": serializer, "compression": compression}
-        put_one_off(world, "a", args=["ä\n;", 1.5], options=options)
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.bodies(), world.run_count("a")) == ([["ä\n;", 1.5]], 1)
-
-    def test_headers(self, world: World, queues: Queues) -> None:
-        options = {"headers": {"mine": "ö"}, "expires": 50, "shadow": "s"}
-        put_one_off(world, "a", options=options)
-        world.scheduler_of(RedBeatScheduler).tick()
-        (message,) = queues.messages()
-        assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
-
     def bind_two(self, world: World) -> dict[str, Any]:
         """Bind the queues ``one`` and ``two`` to one exchange, and return its routing options."""
         exchange = ENTITIES.Exchange("twice", type="direct")
@@ -457,16 +274,6 @@ class TestWhatCelerySends:
             for queue in world.app.conf.task_queues:
                 queue(connection.default_channel).declare()
         return {"exchange": "twice", "routing_key": "both"}
-
-    def test_two_queues_get_the_message(self, world: World, queues: Queues, wire: Wire) -> None:
-        put_one_off(world, "a", options=self.bind_two(world))
-        wire.lose(lambda: bool(queues.messages("one")))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        scheduler.tick()
-        assert wire.lost == 1
-        assert queues.names("one") == queues.names("two") == ["a"]
-        assert world.run_count("a") == 1
 
     def test_the_connection_breaks_while_a_message_is_routed(
         self, world: World, queues: Queues
@@ -505,21 +312,6 @@ class TestWhatCelerySends:
         scheduler.tick()
         assert queues.names("one") == queues.names("two") == ["a"]
         assert world.run_count("a") == 1
-
-    def test_a_topic(self, world: World, queues: Queues) -> None:
-        topic = ENTITIES.Exchange("news", type="topic")
-        world.app.conf.task_queues = [
-            ENTITIES.Queue("all", topic, "#"),
-            ENTITIES.Queue("some", topic, "some.*"),
-        ]
-        with world.app.connection_for_write() as connection:
-            for queue in world.app.conf.task_queues:
-                queue(connection.default_channel).declare()
-        put_one_off(world, "a", options={"queue": "all", "routing_key": "some.thing"})
-        put_one_off(world, "b", options={"queue": "all", "routing_key": "other"})
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert sorted(queues.names("all")) == ["a", "b"]
-        assert queues.names("some") == ["a"]
 
     def listen(self, queues: Queues) -> Any:
         """Return a subscription to all pub/sub channels of the server."""
@@ -683,21 +475,6 @@ class TestMessagesOfUserCode:
         assert [world.run_count(name) for name in "ab"] == [1, 1]
         assert len(lines(log, AT_LEAST_ONCE)) == 1
 
-    def test_a_task_that_sends_two(self, world: World, queues: Queues) -> None:
-        """The extra message is sent immediately, on another connection."""
-        app = world.app
-
-        class Two(Task):
-            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-                app.send_task("tasks.more", queue="more")
-                return super().apply_async(*args, **kwargs)
-
-        register(world, Two)
-        put_one_off(world, "a")
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (queues.names(), len(queues.messages("more"))) == (["a"], 1)
-        assert world.run_count("a") == 1
-
     def test_eager_tasks(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
     ) -> None:
@@ -709,50 +486,6 @@ class TestMessagesOfUserCode:
         assert (queues.messages(), len(ran), announced) == ([], 2, ["a", "a"])
         assert world.run_count("a") == 1
         assert len(lines(log, AT_LEAST_ONCE)) == 1
-
-    def test_a_maybe_due_without_super(
-        self, world: World, queues: Queues, announced: list[str]
-    ) -> None:
-        class Own(RedBeatScheduler):
-            def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
-                due, seconds = self.is_due(entry)
-                if due:
-                    self.apply_async(entry, producer=kwargs.get("producer"))
-                return seconds
-
-        put_one_off(world, "a")
-        self.twice(world, world.scheduler_of(Own), "a")
-        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
-
-    def test_a_message_without_a_queue_is_no_run(
-        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
-    ) -> None:
-        """The broker would drop a message that is routed to no queue; the run is tried again."""
-        put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert (world.run_count("a"), queues.messages()) == (0, [])
-        assert len(lines(log, "no queue is bound to the exchange 'nowhere'")) == 1
-
-    def test_a_queue_that_expires(
-        self, world: World, queues: Queues, wire: Wire, log: pytest.LogCaptureFixture
-    ) -> None:
-        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
-        put_one_off(world, "a", options={"queue": "short"})
-        wire.lose(lambda: bool(queues.messages("short")))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        scheduler.tick()
-        assert (wire.lost, queues.names("short"), world.run_count("a")) == (1, ["a"], 1)
-        assert not lines(log, AT_LEAST_ONCE)
-
-    def test_a_queue_that_expires_of_an_entry_that_was_deleted(
-        self, world: World, queues: Queues
-    ) -> None:
-        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
-        entry = saved(world, "a", options={"queue": "short"})
-        with before_publish(entry.delete):
-            world.scheduler_of(RedBeatScheduler).tick()
-        assert queues.names("short") == []
 
     @pytest.mark.parametrize("kind", ["Rpush", "Piped"])
     def test_unknown_commands_are_sent_at_least_once(
@@ -794,15 +527,6 @@ def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
     for _ in range(count):
         clock.advance(CHECK_INTERVAL + 1)
         scheduler.tick()
-
-
-def is_held_first(world: World, scheduler: RedBeatScheduler, name: str) -> bool:
-    """Run a new entry; return whether its run is held before it is published."""
-    held: list[bool] = []
-    with before_publish(lambda: held.append(world.is_held(name))):
-        put_one_off(world, name)
-        run_again(world, scheduler, name)
-    return held[0]
 
 
 class TestUserCodeThatChangesTheEntry:
@@ -902,17 +626,6 @@ class TestUserCodeThatChangesTheEntry:
         scheduler.tick()
         scheduler.tick()
         assert queues.names() == ["a"]
-
-    def test_in_the_triggered_run_of_an_entry(self, world: World, queues: Queues) -> None:
-        class Own(RedBeatScheduler):
-            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-                result = super().apply_async(entry, *args, **kwargs)
-                entry.delete()
-                return result
-
-        task_id = saved(world, "a", ran=0).trigger()
-        world.scheduler_of(Own).tick()
-        assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
 
     def test_a_broker_that_fails(self, world: World, queues: Queues) -> None:
         """Fault: the broker refuses the message. Invariant: the run is sent later."""
@@ -1028,36 +741,6 @@ class TestNotTheSameServer:
             assert not lines(log, "PROBLEM")
             assert len(lines(log, "bad", AT_LEAST_ONCE)) == (0 if delivery else 1)
 
-    def test_a_broker_that_fails_when_the_servers_are_compared_again(
-        self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
-    ) -> None:
-        """Setup: the broker dies after the beat found two servers, and before it looks again."""
-        world.app.conf.broker_url = own_server.url
-        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
-        put_one_off(world, "first")
-        ticks(scheduler, clock)
-        assert Queues(own_server.url).names() == ["first"]
-        own_server.kill()
-        clock.advance(CHECK_INTERVAL + 1)
-        put_one_off(world, "a")
-        put_one_off(world, "b")
-        ticks(scheduler, clock)
-        assert len(lines(log, "The broker is not available")) == 1
-        assert not lines(log, "Could not send")
-        own_server.restart()
-        world.make_due("a", "b")
-        ticks(scheduler, clock)
-        assert sorted(Queues(own_server.url).names()) == ["a", "b"]
-
-    def test_an_entry_may_choose_a_weaker_delivery(
-        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
-    ) -> None:
-        for name, delivery in (("a", "at_least_once"), ("b", "at_most_once"), ("c", None)):
-            saved(world, name, delivery=delivery)
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert sorted(queues.names()) == ["a", "b", "c"]
-        assert not lines(log, AT_LEAST_ONCE)
-
 
 def move(proxy: Proxy, server: RedisServer) -> None:
     """Let the proxy forward to another server, and close its open connections."""
@@ -1139,34 +822,6 @@ class TestTheBrokerMoves:
         move(proxy, redis_server)
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
-
-    def test_without_rights_nothing_is_sent_if_only_exactly_once_is_allowed(
-        self,
-        world: World,
-        clock: Clock,
-        own_server: RedisServer,
-        log: pytest.LogCaptureFixture,
-    ) -> None:
-        world.app.conf.redbeat_delivery = "exactly_once"
-        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
-            admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all")
-            queues = elsewhere(world, own_server)
-            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
-            there = World(world.app, admin, world.schedulers)
-            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
-            put_one_off(there, "a")
-            scheduler.tick()
-            admin.execute_command("ACL SETUSER beat -lpush")
-            put_one_off(there, "b")
-            for _ in range(5):
-                scheduler.tick()
-                there.make_due("b")
-            assert (queues.names(), there.run_count("b")) == (["a"], 0)
-            assert len(lines(log, "PROBLEM", "nothing is sent")) == 1
-            admin.execute_command("ACL SETUSER beat +lpush")
-            there.make_due("b")
-            ticks(scheduler, clock, 2)
-            assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
 
     def test_a_restart_of_redis_keeps_exactly_once(
         self,
@@ -1272,16 +927,6 @@ class TestImpossibleFromTheStart:
         settings = {"broker_url": url, "redbeat_redis_options": options}
         cluster = "redis-cluster://"
         assert "Cluster" in self.refused(world, redbeat_redis_url=cluster, **settings)
-
-    def test_another_server_at_the_first_contact(
-        self, world: World, own_server: RedisServer
-    ) -> None:
-        world.app.conf.update(broker_url=own_server.url, redbeat_delivery="exactly_once")
-        put_one_off(world, "a")
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        with pytest.raises(ConfigurationError, match="on two Redis servers"):
-            scheduler.tick()
-        assert (Queues(own_server.url).messages(), world.run_count("a")) == ([], 0)
 
     def test_an_unavailable_broker_is_waited_for(
         self, world: World, queues: Queues, proxy: Proxy, log: pytest.LogCaptureFixture

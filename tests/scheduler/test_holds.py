@@ -272,13 +272,6 @@ class TestPerhapsSent:
         assert [sent.scheduled_at for sent in heir.sent] == [first]
         assert world.run_count("a") == 1
 
-    def test_a_pause_of_a_possibly_sent_run_counts_it(self, world: World, wire: Wire) -> None:
-        die_after_sending(world, wire, max_runs=3)
-        RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app).pause()
-        heir = world.scheduler()
-        heir.tick()
-        assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
-
     def test_a_pause_and_a_resume_keep_the_id_of_a_possibly_sent_run(
         self, world: World, wire: Wire
     ) -> None:
@@ -348,16 +341,6 @@ class TestEdits:
         scheduler.tick()
         assert (scheduler.names, world.run_count("a")) == (["a"], 0)
         assert world.score("a") == world.later(600)
-
-    def test_raw_edit_during_the_run_takes_effect_at_once(self, world: World) -> None:
-        world.put("a", interval_json(86400), world.ago(86400))
-        scheduler = world.scheduler()
-        new = {"name": "a", "task": "t", "schedule": interval_json(10)}
-        during_run(
-            scheduler, lambda: world.client.hset(f"{PREFIX}a", "definition", json.dumps(new))
-        )
-        scheduler.tick()
-        assert world.score("a") == world.later(10)
 
     def test_disabling_during_the_run_parks_after_it(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
@@ -461,17 +444,3 @@ class TestRedisInBetween:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert "deleted or replaced" not in log.text
-
-    def test_reply_to_a_look_lost(self, world: World, wire: Wire) -> None:
-        """A run whose look was lost is sent late, for the same occurrence."""
-        scheduler = world.scheduler()
-        scheduler.tick()
-        ran = world.ago(90)
-        world.put("a", interval_json(60), ran)
-        wire.lose()
-        scheduler.tick()
-        if world.is_held("a"):
-            world.end_hold("a")
-        scheduler.tick()
-        assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=60)]
-        assert world.run_count("a") == 1

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import redis
-from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from celery.schedules import BaseSchedule, crontab, schedstate
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
@@ -25,21 +25,6 @@ def make_due_again(world: World, name: str) -> None:
 
 
 class TestScheduler:
-    def test_maybe_due_that_looks_first(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
-                if entry.name == "held":
-                    return 17.0
-                return super().maybe_due(entry, **kwargs)
-
-        world.put("held", interval_json(60), world.ago(90))
-        world.put("free", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == ["free"]
-        assert world.score("held") == world.later(17)
-        assert world.run_count("held") == 0
-
     def test_maybe_due_that_loads_the_entry_again(self, world: World) -> None:
         class Own(RecordingScheduler):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
@@ -110,22 +95,6 @@ class TestScheduler:
         assert sent == ["a"]
         assert world.run_count("a") == 1
 
-    def test_reserve(self, world: World) -> None:
-        reserved: list[int] = []
-
-        class Own(RecordingScheduler):
-            def reserve(self, entry: Any) -> Any:
-                new = next(entry)
-                reserved.append(new.total_run_count)
-                return new
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert reserved == [1]
-        assert world.run_count("a") == 1
-        assert scheduler.names == ["a"]
-
     def test_an_overridden_next_instance_is_called_once(self, world: World) -> None:
         made: list[str] = []
 
@@ -178,13 +147,6 @@ class TestScheduler:
         scheduler.tick()
         assert sent == ["a"]
         assert world.run_count("a") == 1
-
-    def test_tick_that_calls_super(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def tick(self, min: Any = min, **kwargs: Any) -> float:  # noqa: A002
-                return float(min(super().tick(min=min, **kwargs), 0.25))
-
-        assert world.scheduler_of(Own).tick() == 0.25
 
     def test_setup_schedule(self, world: World) -> None:
         class Own(RecordingScheduler):
@@ -491,26 +453,3 @@ class TestSchedulesOfItsOwn:
         scheduler = world.scheduler_of(Watching)
         wait_until(lambda: scheduler.tick() is not None and len(seen) > 1, 5, "two runs")
         assert seen[:2] == [0, 1]
-
-    def test_a_schedule_that_raises_delays_no_other_entry(
-        self, world: World, log: pytest.LogCaptureFixture
-    ) -> None:
-        class Broken(schedule):
-            def is_due(self, _last_run_at: datetime) -> Any:
-                raise RuntimeError("no tide table")
-
-        class Tidal(RedBeatSchedulerEntry):
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                if self.name == "bad":
-                    self.schedule = Broken(60, app=self.app)
-
-        for name in ("bad", "good"):
-            world.put(name, interval_json(60), world.ago(90))
-        scheduler = world.scheduler()
-        scheduler.Entry = Tidal
-        scheduler.tick()
-        assert scheduler.names == ["good"]
-        assert "no tide table" in log.text
-        assert not world.quarantine()
-        assert world.score("bad") == pytest.approx(world.now(), abs=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
-from tests.waiting import wait_until
 
 from .clients import Wire
 from .conftest import (
@@ -27,53 +26,12 @@ def lose_holds(world: World, wire: Wire, name: str = "a", times: int = 1) -> Non
     wire.lose(lambda: world.is_held(name), times)
 
 
-def lose_record(world: World, wire: Wire, name: str = "a") -> None:
-    """Lose the first reply that arrives when the run of an entry is recorded."""
-    wire.lose(lambda: world.run_count(name) == 1)
-
-
 @pytest.fixture
 def scheduler(world: World, clock: Clock, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
     """A leading beat whose client can lose replies."""
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     return scheduler
-
-
-def test_lost_holds_are_confirmed_at_the_next_tick(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    world.put_many(40)
-    lose_holds(world, wire, "e0")
-    scheduler.tick()
-    assert wire.lost == 1
-    assert scheduler.sent == []
-    scheduler.tick()
-    assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(40))
-    assert all(world.run_count(f"e{n}") == 1 for n in range(40))
-
-
-def test_entries_due_since_are_sent_too(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    world.put("a")
-    lose_holds(world, wire)
-    scheduler.tick()
-    world.put("b")
-    scheduler.tick()
-    assert scheduler.names == ["a", "b"]
-
-
-def test_holds_whose_reply_is_lost_twice_are_confirmed_later(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    world.put("a")
-    lose_holds(world, wire, times=2)
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.sent == []
-    scheduler.tick()
-    assert scheduler.names == ["a"]
 
 
 def test_a_request_that_never_arrived_is_repeated(
@@ -100,33 +58,6 @@ def test_lost_holds_that_expired_are_taken_over_by_any_beat(
     clock.advance(60)
     scheduler.tick()
     assert (heir.names, scheduler.names) == (["a"], [])
-
-
-def test_a_recorded_run_is_not_recorded_twice(
-    world: World, wire: Wire, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
-) -> None:
-    world.put("a", interval_json(60), world.ago(90))
-    lose_record(world, wire)
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    assert world.run_count("a") == 1
-    assert not world.is_held("a")
-    assert "deleted or replaced" not in log.text
-
-
-def test_a_lost_reply_to_records_and_a_look(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    """The request whose reply is lost records some runs, and looks at the next ones."""
-    world.put_many(1200)
-    lose_record(world, wire, "e0")
-    # On a busy machine, a tick ends before it has sent all runs.
-    wait_until(lambda: scheduler.tick() is not None and len(scheduler.names) >= 1200, 60)
-    scheduler.tick()
-    assert wire.lost == 1
-    assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(1200))
-    assert all(world.run_count(f"e{n}") == 1 for n in range(0, 1200, 50))
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)

@@ -142,7 +142,7 @@ class TestOwnTick:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler_of(OwnTick)
         scheduler.before_send = once(refuse)
-        scheduler.tick()
+        assert scheduler.tick() == pytest.approx(1, abs=0.5)
         assert world.run_count("a") == 0
         assert world.backs_off("a")
         world.make_due("a")
@@ -173,15 +173,6 @@ class TestOwnTick:
         scheduler.tick()
         assert scheduler.tick() == pytest.approx(2, abs=1)
         assert scheduler.names == []
-
-    def test_a_publish_that_fails_is_waited_for(self, world: World) -> None:
-        def refuse(_task: str) -> None:
-            raise ValueError("no")
-
-        world.put("a", interval_json(HOUR), world.ago(HOUR + 1))
-        scheduler = world.scheduler_of(OwnTick)
-        scheduler.before_send = refuse
-        assert scheduler.tick() == pytest.approx(1, abs=0.5)
 
 
 class TestOwnMapping:
@@ -230,18 +221,6 @@ class TestOwnMapping:
         scheduler.tick()
         assert sorted(scheduler.names) == ["a", "extra"]
         assert not world.client.exists(f"{PREFIX}extra")
-
-    def test_a_standby_sends_nothing(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            @property
-            def schedule(self) -> Any:
-                return self.get_schedule()
-
-        world.put("a", interval_json(60), world.ago(90))
-        world.client.set(LOCK, "another", px=60_000)
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == []
 
     def test_redis_that_goes_away_while_it_is_read(
         self, world: World, log: pytest.LogCaptureFixture

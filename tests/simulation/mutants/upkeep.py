@@ -29,7 +29,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/upkeep.py",
         "if was_whole and State.read(row.state, row.meta).marks.last\n",
         "if was_whole\n",
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_sweep.py",),
     ),
     Mutant(
         "sweep-releases-quarantined",
@@ -37,7 +37,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/upkeep.py",
         "add=PARKED if state.quarantine else score",
         "add=score",
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_sweep.py",),
     ),
     Mutant(
         "sweep-takes-foreign",
@@ -45,7 +45,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "storage/reading.py",
         "return name is not None and store.keys.entry(str(name)) == row.key",
         "return name is not None",
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_sweep.py",),
     ),
     Mutant(
         "sweep-ends-after-a-page",
@@ -92,7 +92,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/upkeep.py",
         "pauses = {self._enable: INTERVAL, self._review",
         "pauses = {self._review",
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_sweep.py",),
     ),
     Mutant(
         "enabled-hide-others",
@@ -123,7 +123,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/upkeep.py",
         'return note.get("digest") != seen_texts(row) or not same_calendars',
         "return False",
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_bad_entries.py",),
     ),
     Mutant(
         "clock-back-unnoticed",
@@ -161,7 +161,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/outcome.py",
         'change.take = inbox[-1].line if inbox else ""',
         'change.take, change.expect = inbox[-1].line if inbox else "", None',
-        ("tests/beat/test_upkeep.py",),
+        ("tests/scheduler/test_bad_entries.py",),
     ),
     Mutant(
         "standby-overwrites-statics",
