@@ -448,10 +448,62 @@ def changed(bench: Bench, rule: Any = RULE) -> Iterator[None]:
     assert not bench.differs
 
 
-def test_a_route_is_set(bench: Bench) -> None:
-    with changed(bench):
-        bench.app.conf.update(task_routes={"tasks.a": {"queue": "routed"}})
-    assert bench.push(RULE)[0][1] == "routed"
+def set_task(bench: Bench, **options: Any) -> None:
+    """Set options of the task."""
+    vars(bench.app.tasks["tasks.a"]).update(options)
+
+
+def open_another_connection(bench: Bench) -> None:
+    """Replace the connection: the first message on a channel declares its queue."""
+    bench.producer.channel.close()
+    bench.connection.close()
+    bench.producer.revive(bench.connection)
+
+
+def replace_producer(bench: Bench) -> None:
+    bench.producer = type(bench.producer)(bench.connection, auto_declare=False)
+
+
+def replace_queue(bench: Bench) -> None:
+    exchange = Exchange("", type="direct", delivery_mode=1)
+    bench.app.amqp.queues.add(Queue("celery", exchange, "celery"))
+
+
+CHANGES: dict[str, Callable[[Bench], object]] = {
+    "a route": lambda bench: bench.app.conf.update(task_routes={"tasks.a": {"queue": "routed"}}),
+    "the queue": lambda bench: setattr(bench.app.conf, "task_default_queue", "other"),
+    "a setting": lambda bench: setattr(bench.app.conf, "task_repr_maxlevels", 1),
+    "behind the scenes": lambda bench: bench.app.conf.maps[-1].update(task_repr_maxlevels=1),
+    "ignore_result": lambda bench: set_task(bench, ignore_result=True),
+    "typing": lambda bench: set_task(bench, typing=False),
+    "time_limit": lambda bench: set_task(bench, time_limit=5),
+    "soft_time_limit": lambda bench: set_task(bench, soft_time_limit=5),
+    "execution options": lambda bench: set_task(bench, queue="own", _exec_options=None),
+    "a queue": replace_queue,
+    "a queue in place": lambda bench: vars(bench.app.amqp.queues["celery"].exchange).update(
+        delivery_mode=1
+    ),
+    "the connection": open_another_connection,
+    "the producer": replace_producer,
+    "the steps of priorities": lambda bench: setattr(
+        bench.producer.channel, "priority_steps", [0, 5]
+    ),
+    "the separator": lambda bench: setattr(bench.producer.channel, "sep", "|"),
+    "the length of args": lambda bench: setattr(bench.app.amqp, "argsrepr_maxsize", 10),
+    "the length of kwargs": lambda bench: setattr(bench.app.amqp, "kwargsrepr_maxsize", 10),
+    "the thread": lambda bench: setattr(bench.app._local, "oid", "another"),
+}
+if SENDS_TEXT:
+    CHANGES["the encoding"] = lambda bench: setattr(
+        bench.producer.channel, "body_encoding", "utf-8"
+    )
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_changed_while_a_beat_runs_counts(bench: Bench, what: str) -> None:
+    rule = rule_of("b", args=["x" * 50], kwargs={"y": "x" * 50}, options={"priority": 7})
+    with changed(bench, rule):
+        CHANGES[what](bench)
 
 
 def test_a_route_is_changed_in_place(bench: Bench) -> None:
@@ -459,18 +511,6 @@ def test_a_route_is_changed_in_place(bench: Bench) -> None:
     with changed(bench):
         bench.app.conf.task_routes["tasks.*"]["priority"] = 3
     assert bench.push(RULE)[0][1] == "routed\x06\x163"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("task_default_queue", "other"),
-        ("task_repr_maxlevels", 1),
-    ],
-)
-def test_a_setting_is_set(bench: Bench, name: str, value: Any) -> None:
-    with changed(bench):
-        setattr(bench.app.conf, name, value)
 
 
 @pytest.mark.parametrize("kind", ["a module", "a class", "a dict", "twice"])
@@ -494,73 +534,12 @@ def test_a_setting_is_set_over_a_configuration(redis_url: str, kind: str) -> Non
     app.close()
 
 
-def test_a_setting_is_changed_behind_the_scenes(bench: Bench) -> None:
-    with changed(bench):
-        bench.app.conf.maps[-1]["task_repr_maxlevels"] = 1
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("ignore_result", True), ("typing", False), ("time_limit", 5), ("soft_time_limit", 5)],
-)
-def test_an_option_of_the_task_is_set(bench: Bench, name: str, value: Any) -> None:
-    with changed(bench):
-        setattr(bench.app.tasks["tasks.a"], name, value)
-
-
-def test_execution_options_of_the_task_are_set(bench: Bench) -> None:
-    task = bench.app.tasks["tasks.a"]
-    with changed(bench):
-        task.priority, task._exec_options = 6, None
-
-
 def test_a_task_is_registered(bench: Bench) -> None:
     rule = rule_of("b", "tasks.b")
     with changed(bench, rule):
 
         @bench.app.task(name="tasks.b", shared=False, time_limit=5)
         def task(*args: Any, **kwargs: Any) -> None: ...
-
-
-def test_a_queue_is_replaced(bench: Bench) -> None:
-    with changed(bench):
-        exchange = Exchange("", type="direct", delivery_mode=1)
-        bench.app.amqp.queues.add(Queue("celery", exchange, "celery"))
-
-
-def test_a_queue_is_changed_in_place(bench: Bench) -> None:
-    with changed(bench):
-        bench.app.amqp.queues["celery"].exchange.delivery_mode = 1
-
-
-def test_the_connection_is_new(bench: Bench) -> None:
-    """The first message on a channel declares its queue."""
-    with changed(bench):
-        bench.producer.channel.close()
-        bench.connection.close()
-        bench.producer.revive(bench.connection)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("priority_steps", [0, 5]), ("sep", "|"), ("body_encoding", "utf-8")]
-)
-def test_an_option_of_the_channel_is_set(bench: Bench, name: str, value: Any) -> None:
-    if name == "body_encoding" and not SENDS_TEXT:
-        pytest.skip("kombu sends no such bodies")
-    rule = rule_of("b", options={"priority": 7})
-    with changed(bench, rule):
-        setattr(bench.producer.channel, name, value)
-
-
-@pytest.mark.parametrize("name", ["argsrepr_maxsize", "kwargsrepr_maxsize"])
-def test_less_is_shown_of_arguments(bench: Bench, name: str) -> None:
-    with changed(bench, rule_of("b", args=["x" * 50], kwargs={"y": "x" * 50})):
-        setattr(bench.app.amqp, name, 10)
-
-
-def test_the_producer_is_another_one(bench: Bench) -> None:
-    with changed(bench):
-        bench.producer = type(bench.producer)(bench.connection, auto_declare=False)
 
 
 def test_a_queue_that_is_refused_from_now_on(bench: Bench) -> None:
@@ -588,12 +567,6 @@ def test_a_router_is_added_in_place(bench: Bench) -> None:
     assert bench.renders(RULE)
     bench.app.amqp.router.routes.append(route)
     assert refuses(bench).startswith("task_routes has the router <function route")
-
-
-def test_another_thread_gets_its_own_replies(bench: Bench) -> None:
-    with changed(bench):
-        bench.app._local.oid = "another"
-    assert '"reply_to": "another"' in bench.push(RULE)[0][2]
 
 
 def test_a_process_that_was_forked_has_its_own_name(

@@ -11,7 +11,6 @@ import redis
 from amqp import Channel, spec
 from amqp.exceptions import NotFound
 from celery import Celery
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from redbeat.beat.send import Sender, SharedError
@@ -31,7 +30,6 @@ from tests.beat.sending import (
     run_of,
 )
 from tests.beat.test_amqp_pipe import RabbitConnection
-from tests.servers import RedisServer
 
 pytestmark = pytest.mark.standalone
 
@@ -152,17 +150,6 @@ def test_a_message_that_is_put_into_its_queue_has_left(
     assert len(messages(redis_client)) == 1
 
 
-def test_another_message_of_a_call_that_returns_nothing(world: World) -> None:
-    def call() -> None:
-        world.app.send_task("proj.audit", producer=world.producer, task_id="audit-id")
-        call_of(world.app, run, world.producer)()
-
-    run = run_of()
-    world.sender.publish(run, call, world.producer, own=True)
-    world.sender.finish()
-    assert fate(run) == (True, "a-id", "")
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_an_error_before_the_message(world: World, own: bool) -> None:
     def call() -> None:
@@ -203,14 +190,6 @@ def test_an_interrupted_call_leaves_the_others_their_results(world: World) -> No
         (True, "a-id", "StoppedError"),
         (True, "e1-id", ""),
     ]
-
-
-def test_a_run_that_is_published_again_forgets_its_error(world: World) -> None:
-    run = run_of()
-    run.error, run.left = ZeroDivisionError(), True
-    world.publish(run)
-    world.sender.finish()
-    assert fate(run) == (True, "a-id", "")
 
 
 def test_without_a_channel_nothing_has_left(world: World) -> None:
@@ -263,13 +242,6 @@ def test_a_window_of_large_messages_is_sent_early(
     assert len(messages(redis_client)) == 3
 
 
-def test_without_a_pipe_each_run_is_settled_at_once(make_world: Callable[..., World]) -> None:
-    world, run = make_world("memory://"), run_of()
-    world.publish(run)
-    world.clock.now += 0.03
-    assert world.sender.settle() == [run]
-
-
 def test_at_most_once_is_outside_the_window(
     make_world: Callable[..., World], redis_client: redis.Redis
 ) -> None:
@@ -298,23 +270,6 @@ def test_a_new_channel_while_messages_are_in_flight(
 # -- errors of Redis -------------------------------------------------------------------------------
 
 
-def test_a_crooked_queue_is_an_error_of_its_run_alone(
-    make_world: Callable[..., World], redis_client: redis.Redis
-) -> None:
-    world, (good, bad, other) = make_world(), runs_of(3)
-    declare(world, redis_client, "", "crooked")
-    redis_client.set("crooked", "text")
-    world.publish(good)
-    world.publish(bad, queue="crooked")
-    world.publish(other)
-    assert world.sender.finish() == [good, bad, other]
-    assert isinstance(bad.error, ResponseError)
-    assert not bad.left, "nothing is in the queue"
-    assert good.left
-    assert other.left
-    assert (good.error, other.error) == (None, None)
-
-
 def test_a_run_with_one_crooked_queue_of_two_has_left_in_part(
     make_world: Callable[..., World], redis_client: redis.Redis
 ) -> None:
@@ -339,31 +294,6 @@ def declare(world: World, client: redis.Redis, exchange: str, *queues: str) -> N
         if exchange:
             channel.queue_bind(queue, exchange, exchange)
         client.delete(queue)
-
-
-def test_a_broker_that_is_away_is_an_error_of_all_runs(make_world: Callable[..., World]) -> None:
-    with RedisServer() as server:
-        world = make_world(server.url)
-        runs = runs_of(3)
-        for run in runs[:2]:
-            world.publish(run)
-        server.kill()
-        world.publish(runs[2])
-        assert world.sender.finish() == runs
-    assert all(run.left for run in runs), "perhaps the broker took them"
-    assert all(isinstance(run.error, RedisConnectionError) for run in runs)
-
-
-def test_a_broker_that_is_back_takes_the_next_window(make_world: Callable[..., World]) -> None:
-    with RedisServer() as server:
-        world = make_world(server.url)
-        first, second = runs_of(2)
-        world.publish(first)
-        assert world.sender.finish() == [first]
-        server.restart()
-        world.publish(second)
-        assert world.sender.finish() == [second]
-        assert fate(second) == (True, "e1-id", "")
 
 
 # -- errors of RabbitMQ ----------------------------------------------------------------------------
@@ -396,15 +326,6 @@ class Rabbit:
             self.channel.basic_publish(run.rule.name, routing_key="celery")
 
         self.sender.publish(run, call, self.producer, **options)
-
-
-def test_messages_for_rabbitmq_are_confirmed_together() -> None:
-    rabbit, runs = Rabbit(), runs_of(3)
-    for run in runs:
-        rabbit.publish(run)
-    rabbit.connection.acknowledge(3, multiple=True)
-    assert rabbit.sender.finish() == runs
-    assert [fate(run) for run in runs] == [(True, f"e{index}-id", "") for index in range(3)]
 
 
 def test_a_refused_message_is_perhaps_not_alone_to_blame() -> None:
@@ -440,15 +361,6 @@ def test_after_a_shared_error_a_run_is_published_alone() -> None:
     broker.acknowledge(2, multiple=True)
     assert rabbit.sender.finish() == [third, first], "nobody waited for the first again"
     assert (third.error, first.error) == (None, None)
-
-
-def test_an_error_of_a_lone_message_is_its_own() -> None:
-    rabbit, run = Rabbit(), run_of()
-    rabbit.publish(run)
-    rabbit.connection.refuse(1)
-    assert rabbit.sender.finish() == [run]
-    assert not isinstance(run.error, SharedError)
-    assert run.error is not None
 
 
 @pytest.mark.parametrize("others", [True, False])

@@ -13,6 +13,7 @@ from redbeat.beat.upkeep import INTERVAL
 from tests.deployments import PREFIX
 from tests.samples import rows_in
 
+from .clients import Wire
 from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json, once
 
 PARKED = -1.0
@@ -319,28 +320,27 @@ class TestRelease:
         scheduler.tick()
         assert scheduler.names == ["bad"]
 
-    def test_an_entry_repaired_while_it_is_being_quarantined_is_released(
-        self, world: World, clock: Clock
+    def test_an_entry_repaired_while_it_is_being_quarantined_runs(
+        self, world: World, wire: Wire
     ) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
         _store(world, "definition", "{")
-        world.put("good", interval_json(3600), score=0.5)
-        scheduler = world.scheduler_of(RecordingScheduler, clock)
-        scheduler.before_send = lambda _task: _repair_once(world)
+        text = definition()
+        wire.after_reply(
+            lambda: world.client.hset(f"{PREFIX}bad", "definition", text),
+            lambda: world.is_in_hand("bad"),
+        )
         scheduler.tick()
-        clock.advance(INTERVAL)
         scheduler.tick()
-        assert sorted(scheduler.names) == ["bad", "good"]
+        assert world.quarantine() == {}
+        assert scheduler.names == ["bad"]
 
     def test_deleted_entries_leave_the_quarantine(self, world: World) -> None:
         _store(world, "definition", "{")
         world.scheduler().tick()
         RedBeatSchedulerEntry(name="bad", app=world.app).delete()
         assert world.quarantine() == {}
-
-
-def _repair_once(world: World) -> None:
-    if world.client.hget(f"{PREFIX}bad", "definition") == "{":
-        world.client.hset(f"{PREFIX}bad", "definition", definition())
 
 
 class TestMissingHash:

@@ -135,18 +135,6 @@ class TestExpiry:
         first, second = scheduler.sent
         assert second.scheduled_at == first.scheduled_at
 
-    def test_holds_whose_reply_came_late_are_given_back(
-        self, world: World, wire: Wire, clock: Clock
-    ) -> None:
-        scheduler = world.scheduler_of(RecordingScheduler, clock)
-        scheduler.tick()
-        world.put("a")
-        wire.after_reply(lambda: clock.advance(MAY_PUBLISH), lambda: world.is_held("a"))
-        scheduler.tick()
-        assert scheduler.names == []
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-
 
 def die_after_sending(world: World, wire: Wire, **policy: Any) -> RecordingScheduler:
     """Return a beat that died after it sent ``a`` and before it recorded the run."""

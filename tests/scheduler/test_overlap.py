@@ -315,16 +315,6 @@ def test_only_the_latest_run_waits(world: World) -> None:
     assert scheduler.sent[1].options["headers"]["coalesced"] == 4
 
 
-def test_a_run_that_ends_while_the_next_is_put_off(world: World) -> None:
-    """A worker reports the end only once, after the beat has looked at the next run."""
-    scheduler = begin(world, "buffer_one")
-    world.put("b", last_run_at=world.ago(90), score=world.now() - 0.001)
-    scheduler.before_send = once(lambda: end(scheduler, 0))
-    scheduler.tick()
-    scheduler.tick()
-    assert sorted(scheduler.names) == ["a", "a", "b"]
-
-
 def test_a_disabled_entry_stays_so_at_the_end(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     scheduler.tick()
@@ -378,13 +368,6 @@ def test_the_end_of_another_message_ends_nothing(world: World) -> None:
     assert not world.client.hexists(KEY, "ended")
     scheduler.tick()
     assert scheduler.names == ["a"]
-
-
-def test_the_end_of_a_run_of_an_entry_that_is_gone(world: World) -> None:
-    scheduler = begin(world, "skip")
-    RedBeatSchedulerEntry(name="a", app=world.app).delete()
-    end(scheduler)
-    assert not world.client.exists(KEY)
 
 
 def test_a_history_written_during_the_run_does_not_hide_it(world: World) -> None:
@@ -464,19 +447,21 @@ def worker(world: World) -> Worker:
     return Worker(world, begin(world, "skip"))
 
 
-@pytest.mark.parametrize("state", [states.SUCCESS, states.FAILURE, states.IGNORED])
-def test_a_run_ends_with_its_task(worker: Worker, state: str) -> None:
-    worker.postrun(state)
-    assert not worker.is_running
-
-
 @pytest.mark.parametrize(
-    ("state", "retval"),
-    [(states.RETRY, None), (states.REJECTED, Reject(requeue=True)), (None, None)],
+    ("state", "retval", "ends"),
+    [
+        (states.SUCCESS, None, True),
+        (states.FAILURE, None, True),
+        (states.IGNORED, None, True),
+        (states.REJECTED, Reject(requeue=False), True),
+        (states.REJECTED, Reject(requeue=True), False),
+        (states.RETRY, None, False),
+        (None, None, False),
+    ],
 )
-def test_a_run_that_is_retried_does_not_end(worker: Worker, state: str | None, retval: Any) -> None:
+def test_a_run_ends_with_its_task(worker: Worker, state: str, retval: Any, ends: bool) -> None:
     worker.postrun(state, retval)
-    assert worker.is_running
+    assert worker.is_running is not ends
 
 
 def test_a_task_hardly_waits_for_a_redis_that_does_not_answer(worker: Worker) -> None:
@@ -488,11 +473,6 @@ def test_a_task_hardly_waits_for_a_redis_that_does_not_answer(worker: Worker) ->
         assert time.monotonic() - began < 4
     finally:
         worker.world.client.client_unpause()
-
-
-def test_a_run_that_is_rejected_for_good(worker: Worker) -> None:
-    worker.postrun(states.REJECTED, Reject(requeue=False))
-    assert not worker.is_running
 
 
 @pytest.mark.parametrize("exception", [WorkerLostError("gone"), TimeLimitExceeded(1)])
@@ -528,28 +508,6 @@ def test_a_message_without_a_known_task(worker: Worker, signal: Any) -> None:
     message = SimpleNamespace(headers={**worker.headers, "id": worker.id})
     signal.send(sender=Sender(worker.world.app), message=message, exc=None)
     assert not worker.is_running
-
-
-def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
-    before = worker.world.calls()
-    worker.task.request = worker.request_with()
-    worker.postrun(states.SUCCESS)
-    message = SimpleNamespace(headers=None)
-    signals.task_rejected.send(sender=Sender(worker.world.app), message=message, exc=None)
-    assert worker.world.calls() == before
-
-
-def test_a_worker_without_redis_logs_that_and_goes_on(
-    worker: Worker, closed_port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    away = Celery("away", broker="memory://", set_as_current=False)
-    away.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}/0"
-    away.conf.redbeat_redis_options = {"retry_period": -1}
-    worker.task.app = away
-    worker.postrun(states.SUCCESS)
-    assert worker.is_running
-    assert f"Could not record the end of a run of {KEY}" in caplog.text
-    assert "Connection refused" in caplog.text  # which redis-py 8 leaves out of its repr
 
 
 def test_a_worker_without_a_configuration_logs_that_and_goes_on(

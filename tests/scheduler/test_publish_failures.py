@@ -163,29 +163,6 @@ class TestBroker:
         assert scheduler.names == ["a", "b"]
         assert "The broker is back" not in log.text
 
-    def test_a_failing_entry_does_not_affect_good_and_bad_entries(
-        self, world: World, clock: Clock
-    ) -> None:
-        for number, name in enumerate("abcde"):
-            if name in "bd":
-                world.client.hset(f"{PREFIX}{name}", "definition", "{")
-                world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": number + 1})
-            else:  # with this last run, the entry is due only once during the test
-                world.put(name, interval_json(3600), world.ago(3605), score=number + 1)
-        scheduler = world.scheduler(clock=clock)
-        breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
-        for _ in range(6):
-            scheduler.tick()
-            # Both are due before the bad entry d.
-            world.client.zadd(SCHEDULE, {f"{PREFIX}c": 1, f"{PREFIX}e": 1})
-        assert scheduler.names == ["a"]
-        assert f"{PREFIX}b" in world.quarantine()
-        breaker.error = None
-        scheduler.tick()
-        scheduler.tick()
-        assert sorted(scheduler.names) == ["a", "c", "e"]
-        assert sorted(world.quarantine()) == [f"{PREFIX}b", f"{PREFIX}d"]
-
     def test_a_broker_that_cannot_be_reached(self, world: World, closed_port: int) -> None:
         world.app.conf.broker_url = f"amqp://127.0.0.1:{closed_port}//"
         world.put("a")
@@ -200,17 +177,6 @@ class TestBroker:
         scheduler = world.scheduler()
         scheduler.tick()
         assert "connection" not in scheduler.__dict__
-
-    def test_a_broken_connection_is_dropped(self, world: World) -> None:
-        world.put("a")
-        scheduler = world.scheduler()
-        breaker = Breaker(scheduler, OperationalError("away"))
-        scheduler.tick()
-        assert "producer" not in scheduler.__dict__
-        breaker.error = None
-        world.make_due("a")
-        scheduler.tick()
-        assert scheduler.names == ["a"]
 
 
 class TestFailing:
@@ -287,20 +253,6 @@ class TestFailing:
         assert not world.client.exists(self.FAILING)
         assert f"Entry {PREFIX}a can be sent again, after 5 failed attempts" in log.text
 
-    def test_a_triggered_run_that_is_sent_ends_it(self, world: World) -> None:
-        world.put("a", interval_json(3600), world.ago(5), score=world.now() + 3595)
-        scheduler = world.scheduler()
-        breaker = Breaker(scheduler, ValueError("x"))
-        self.entry(world).trigger()
-        scheduler.tick()
-        assert self.entry(world).status.state == "failing"
-        breaker.error = None
-        world.make_due("a")
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert self.entry(world).status.state == "scheduled"
-        assert status_of(world.app).entries["failing"] == 0
-
     def test_a_triggered_run_ends_it_although_the_next_run_waits(self, world: World) -> None:
         with reporting(world.app):
             entry = RedBeatSchedulerEntry(
@@ -350,23 +302,3 @@ class TestFailing:
         clock.advance(CHECKED_EVERY)
         scheduler.tick()
         assert status_of(world.app).problem == ""
-
-
-class TestStopping:
-    @pytest.mark.parametrize("signal", [SystemExit, KeyboardInterrupt])
-    def test_a_stop_in_a_batch_records_sent_runs_and_puts_the_rest_back(
-        self, world: World, signal: type[BaseException]
-    ) -> None:
-        for number, name in enumerate("abcde"):
-            world.put(name, interval_json(60), world.ago(90), score=number + 1)
-        scheduler = world.scheduler()
-        Breaker(scheduler, signal(), "tasks.c")
-        with pytest.raises(signal):
-            scheduler.tick()
-        assert [world.run_count(name) for name in "abcde"] == [1, 1, 0, 0, 0]
-        assert [world.score(name) for name in "cde"] == [3, 4, 5]
-        scheduler.close()
-        assert world.client.get(LOCK) is None
-        heir = world.scheduler()
-        heir.tick()
-        assert heir.names == ["c", "d", "e"]

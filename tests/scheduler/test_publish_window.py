@@ -98,42 +98,6 @@ class TestEverythingIsConfirmed:
         world.scheduler_of(RedBeatScheduler).tick()
         assert [name for name, _ in broker.messages()] == [f"n{number:02}" for number in range(30)]
 
-    def test_a_message_for_two_queues_is_in_both(self, world: World, broker: Broker) -> None:
-        exchange = ENTITIES.Exchange("twice", type="direct")
-        world.app.conf.task_queues = [
-            ENTITIES.Queue(name, exchange, "both") for name in ("one", "two")
-        ]
-        for name in "abc":
-            world.put(name, options={"exchange": "twice", "routing_key": "both"})
-        with world.app.connection_for_write() as connection:
-            for queue in world.app.conf.task_queues:
-                queue(connection.default_channel).declare()
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert broker.messages("one") == broker.messages("two")
-        assert sorted(name for name, _ in broker.messages("one")) == ["a", "b", "c"]
-        assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
-
-    def test_the_key_prefix_of_the_broker_is_used(self, world: World, broker: Broker) -> None:
-        world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
-        world.put_many(3)
-        world.scheduler_of(RedBeatScheduler).tick()
-        assert len(broker.messages("px:celery")) == 3
-        assert not broker.client.exists("celery")
-
-    def test_the_signal_is_sent_for_confirmed_messages(self, world: World, broker: Broker) -> None:
-        world.put_many(5)
-        received = []
-
-        def receiver(entry: Any, task_id: str, **_: Any) -> None:
-            received.append((entry.name, task_id))
-
-        entry_dispatched.connect(receiver)
-        try:
-            world.scheduler_of(RedBeatScheduler).tick()
-        finally:
-            entry_dispatched.disconnect(receiver)
-        assert sorted(received) == sorted(broker.messages())
-
 
 class TestHolds:
     @pytest.mark.parametrize("count", [1, 20])
@@ -285,31 +249,3 @@ class TestTheBrokerBreaks:
     @staticmethod
     def left(world: World) -> list[str]:
         return [f"{PREFIX}{name}" for name in NAMES if not world.run_count(name)] or [f"{PREFIX}e0"]
-
-    def test_a_stop_records_written_messages_and_puts_the_rest_back(
-        self, world: World, broker: Broker
-    ) -> None:
-        """Setup: a beat is stopped while it collects messages.
-
-        Invariant: the collected messages are sent and recorded. The other runs are put back.
-        """
-
-        class Stopped(Hooked):
-            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-                if len(self.names) == 40:
-                    raise SystemExit
-                self.names.append(entry.name)
-                return super().apply_async(entry, *args, **kwargs)
-
-            names: list[str]
-
-        world.put_many(COUNT)
-        scheduler = world.scheduler_of(Stopped)
-        scheduler.names = []
-        with pytest.raises(SystemExit):
-            scheduler.tick()
-        sent = [name for name, _ in broker.messages()]
-        assert len(sent) == 40
-        assert sorted(name for name in NAMES if world.run_count(name)) == sorted(sent)
-        rest = set(NAMES) - set(sent)
-        assert max(world.score(name) or 0 for name in rest) < world.now()

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from celery import Celery, signals, states
 from celery.app.task import Context
-from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.upkeep import TIDY_INTERVAL
 from redbeat.config import ensure_conf
 from redbeat.entries.history import RunResult
 from redbeat.entries.status import Overdue
@@ -34,7 +33,7 @@ from tests.stored import put_state
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting, run_task
 
-from .conftest import Clock, RecordingScheduler, World
+from .conftest import RecordingScheduler, World
 
 KEY = f"{PREFIX}a"
 HOUR = 3600.0
@@ -233,17 +232,6 @@ def test_a_revoked_run(site: Site, terminated: bool, expired: bool) -> None:
     assert site.entry.status.consecutive_failures == 0
 
 
-def test_a_run_over_its_time_limit(site: Site) -> None:
-    message = site.send()
-    request = Sender(site.world.app)
-    request.id, request.get = message.id, message.options["headers"].get  # type: ignore[attr-defined]
-    sender = Sender(site.world.app, request)
-    signals.task_failure.send(sender=sender, task_id=message.id, exception=TimeLimitExceeded(2))
-    result = site.result
-    assert result is not None
-    assert (result.state, result.error) == ("failed", "TimeLimitExceeded: TimeLimitExceeded(2,)")
-
-
 class UnprintableError(Exception):
     """An exception whose message cannot be computed."""
 
@@ -286,13 +274,6 @@ def test_without_a_history_only_the_last_success_and_failures(world: World) -> N
     assert status.last_success is not None
     assert status.consecutive_failures == 0
     assert site.stored == 0
-
-
-def test_a_run_counts_once_as_failed(site: Site) -> None:
-    """A message may be delivered again, and a report may be repeated."""
-    message = site.run(states.FAILURE, ValueError())
-    site.execute(message, states.FAILURE, ValueError())
-    assert site.entry.status.consecutive_failures == 1
 
 
 def test_a_deleted_entry_does_not_come_back(site: Site) -> None:
@@ -546,11 +527,6 @@ def test_a_repeated_report_counts_once(site: Site) -> None:
     assert site.entry.enabled
 
 
-def test_arguments_do_not_make_an_entry_expected(site: Site) -> None:
-    site.save(kwargs={"expect_within": 3})
-    assert not site.world.client.exists(store_of(site.world.app).keys.expected)
-
-
 def test_a_paused_entry_keeps_its_note(site: Site) -> None:
     site.save(pause_after_failures=1)
     late = site.send()
@@ -624,17 +600,6 @@ def test_a_success_ends_the_problem_until_the_time_has_passed_again(world: World
     assert overdue(world)[0].last_success == site.entry.status.last_success
 
 
-def test_the_command_line_reports_an_overdue_entry(world: World) -> None:
-    Site(world).save(expect_within=0.01)
-    wait_until_overdue(world)
-    ran = run_command(world.app, "status")
-    assert ran.code == 1
-    assert "PROBLEM: a had no success for" in ran.out
-    ran = run_command(world.app, "status", "--json")
-    (item,) = json.loads(ran.out)["overdue"]
-    assert (item["name"], item["last_success"]) == ("a", None)
-
-
 def test_the_command_line_shows_results(world: World) -> None:
     site = Site(world)
     site.save()
@@ -704,12 +669,6 @@ def test_a_first_run_that_others_must_not_overlap_is_running(world: World) -> No
     assert [*shown, site.entry.status.last_result] == [None, "running", "revoked"]
 
 
-def test_static_entries_are_expected_too(world: World) -> None:
-    world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": HOUR, "expect_within": 0.01}}
-    world.scheduler().tick()
-    wait_until_overdue(world)
-
-
 def test_paused_and_deleted_entries_are_not_overdue(world: World) -> None:
     site = Site(world)
     site.save(expect_within=0.01)
@@ -761,16 +720,3 @@ def test_more_than_a_page_of_overdue_entries(world: World) -> None:
     ]
     Schedule(world.app).save_all(entries)
     wait_until(lambda: len(Schedule(world.app).status().overdue) == 1100, 5, "all overdue")
-
-
-def test_deleted_entries_leave_the_index(world: World, clock: Clock) -> None:
-    site = Site(world)
-    site.save(expect_within=HOUR)
-    site.entry.delete()
-    scheduler = world.scheduler(clock=clock)
-    scheduler.tick()
-    for _ in range(3):  # counts, what fails, what is expected
-        clock.advance(TIDY_INTERVAL)
-        scheduler.tick()
-        scheduler.tick()
-    assert not world.client.exists(f".{PREFIX}:expected")
