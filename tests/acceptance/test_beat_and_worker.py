@@ -166,37 +166,6 @@ def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project)
 
 
 @pytest.mark.long
-def test_beat_survives_an_outage_of_redis(project: Project) -> None:
-    with RedisServer("--appendonly", "yes", "--appendfsync", "always") as schedule:
-        project.worker()
-        beat = project.beat(schedule=EVERY_SECOND, settings={"redbeat_redis_url": schedule.url})
-        project.wait_for_runs("tick", 2)
-        schedule.kill()
-        beat.wait_for("beat: Redis is not available")
-        schedule.restart()
-        beat.wait_for("beat: Redis is back")
-        project.wait_for_runs("tick", len(project.ran("tick")) + 2)
-        assert beat.popen.poll() is None
-        runs = project.ran("tick")
-        assert len({run["task_id"] for run in runs}) == len(runs)
-
-
-@pytest.mark.long
-def test_beat_survives_an_outage_of_the_broker(project: Project, redis_url: str) -> None:
-    with RedisServer("--appendonly", "yes") as broker:
-        settings = {"redbeat_redis_url": redis_url}
-        env = {"PROJECT_REDIS_URL": broker.url}
-        beat = project.beat(schedule=EVERY_SECOND, settings=settings, env=env)
-        beat.wait_for("Sending due task tick")
-        broker.kill()
-        beat.wait_for("beat: The broker is not available")
-        broker.restart()
-        beat.wait_for("beat: The broker is back")
-        assert beat.popen.poll() is None
-        assert beat.stop() == 0
-
-
-@pytest.mark.long
 def test_a_password_is_shown_nowhere(project: Project) -> None:
     with RedisServer("--requirepass", "s3cr3t-canary", password="s3cr3t-canary") as server:
         url = f"redis://:s3cr3t-canary@127.0.0.1:{server.port}/0"
@@ -226,29 +195,6 @@ def test_the_example_configuration_of_the_manual_works(project: Project) -> None
     beat.wait_for("Sending due task every-second (exampleconf.show)")
     worker.wait_for("every-second")
     assert beat.stop() == 0
-
-
-@pytest.mark.long
-def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
-    beat = project.beat(settings={"redbeat_lock_timout": 60, "redisbeater_key_prefix": "x:"})
-    beat.wait_for("beat: Acquired lock")
-    beat.stop()
-    for line in (
-        "Unknown setting redbeat_lock_timout: did you mean redbeat_lock_timeout?",
-        "Unknown setting redisbeater_key_prefix: did you mean redbeat_key_prefix?",
-    ):
-        assert beat.output().count(line) == 1
-
-
-@pytest.mark.long
-def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
-    url = "redis-sentinel://nowhere"
-    settings = {"broker_url": url, "redbeat_redis_url": project.url}
-    beat = project.beat(settings=settings)
-    assert beat.popen.wait(30) != 0
-    (line,) = (line for line in beat.output().splitlines() if line.startswith("Error: "))
-    assert f"broker_url is '{url}', which Celery does not know: write sentinel://" in line
-    assert "KeyError" not in beat.output()
 
 
 def without_prometheus(directory: Path) -> dict[str, str]:

@@ -131,36 +131,3 @@ def test_a_retried_run_counts_as_running(site: Site) -> None:
     assert min(gaps(runs)) >= 0
     assert [run.id for run in runs[:4]] == [runs[0].id] * 2 + [runs[2].id] * 2
     assert runs[4].id != runs[2].id != runs[0].id
-
-
-@pytest.mark.long
-def test_a_run_over_its_time_limit_counts_as_ended(site: Site) -> None:
-    site.worker(*PREFORK)
-    site.beat("buffer_one", args=[600], options={"time_limit": 2})
-    first, second = site.wait_for(2)[:2]
-    assert first.id != second.id
-    assert 1.5 < second.begin - first.begin < 15
-
-
-@pytest.mark.long
-def test_a_run_whose_process_dies_counts_as_ended(site: Site) -> None:
-    site.worker(*PREFORK)
-    site.beat("skip", task="leave")
-    site.wait_for(3)
-
-
-@pytest.mark.long
-def test_an_expired_run_counts_as_ended(site: Site) -> None:
-    beat = site.beat("skip", args=[0.1], options={"expires": 0.5})
-    beat.wait_for("Entry a skips the run of")
-    assert beat.output().count("Sending due task a ") == 1
-    site.worker(*THREADS)
-    site.wait_for(1)
-
-
-@pytest.mark.long
-def test_runs_of_a_task_unknown_to_the_worker_count_as_ended(site: Site) -> None:
-    worker = site.worker(*THREADS)
-    beat = site.beat("skip", task="unknown")
-    worker.wait_for("Received unregistered task")
-    wait_until(lambda: beat.output().count("Sending due task a ") > 2, 20, "three runs")

@@ -124,25 +124,6 @@ class TestAtOnce:
         assert median(lateness) < AT_ONCE, lateness
 
     @pytest.mark.long
-    def test_a_paused_entry_is_not_sent(self, project: Project, web: Celery) -> None:
-        entry_due_in(web, "paused", 2).save()
-        entry_due_in(web, "sentinel", 3).save()
-        entry = RedBeatSchedulerEntry.from_key("redbeat:paused", app=web)
-        entry.enabled = False
-        entry.save()
-        assert next_message(project) == "sentinel"
-        assert project.client.llen(QUEUE) == 0
-        assert project.client.hexists("redbeat:paused", "definition")
-
-    @pytest.mark.long
-    def test_a_deleted_entry_is_not_sent(self, project: Project, web: Celery) -> None:
-        entry = entry_due_in(web, "deleted", 1).save()
-        entry_due_in(web, "sentinel", 2).save()
-        entry.delete()
-        assert next_message(project) == "sentinel"
-        assert project.client.llen(QUEUE) == 0
-
-    @pytest.mark.long
     def test_a_raw_write_is_found_at_the_next_look(self, project: Project) -> None:
         definition = {"task": TASK, "schedule": {"__type__": "interval", "every": 3600}}
         text = json.dumps({"name": "raw", **definition})

@@ -14,7 +14,6 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat import parts
 from redbeat.beat.parts import PartedBeat
-from redbeat.codec.stored import text_of
 from redbeat.entries import edits, saving
 from redbeat.entries.state import end_line
 from redbeat.storage.keys import Layout
@@ -186,29 +185,6 @@ def test_the_rate_of_late_runs_is_that_of_all_parts(app: Celery) -> None:
         wait_until(sends_all)
 
 
-def test_a_part_puts_its_own_set_back(app: Celery) -> None:
-    """What a program took out of another part stays out."""
-    store: Any = store_of(app)
-    entries = [RedBeatSchedulerEntry(f"e{each}", "t", 3600, app=app) for each in range(100)]
-    saving.save(store, entries)
-    with closing(started(app)) as beat:
-        lost, other = (store.parts[number].keys for number in (0, 1))
-        members = set(store.client.zrange(lost.schedule, 0, -1))
-        wait_until(lambda: beat.tick() is not None and store.client.hget(lost.stats, "members"))
-        (out,) = store.client.zrange(other.schedule, 0, 0)
-        store.client.zrem(other.schedule, out)
-        store.client.delete(lost.schedule)
-        wait_until(
-            lambda: (
-                beat.tick() is not None
-                and set(store.client.zrange(lost.schedule, 0, -1)) == members
-                and not store.client.hexists(lost.stats, "lost")
-            )
-        )
-        assert store.client.zscore(other.schedule, out) is None
-        assert beat.sent == []
-
-
 @pytest.mark.parametrize(("most", "threads"), [(None, 4), (5, 3), (3, 1), (2, 1)])
 def test_threads_leave_connections_to_others(app: Celery, most: int | None, threads: int) -> None:
     if most is not None:
@@ -238,15 +214,6 @@ def test_changes_go_to_the_parts_of_their_keys(app: Celery) -> None:
     assert store.say(f"redbeat:{NAMES[1]}", end_line("id", "", 1.0), kind=END) == DONE
     client = store.client
     assert client.zrange(f".{LAYOUT.prefixes[1]}:inbox", 0, -1) == [entries[1].key]
-
-
-def test_a_change_without_a_key_is_made_in_every_part(app: Celery) -> None:
-    store = store_of(app)
-    change = Change("", index=[["SADD", "statics", "x"]])
-    (answer,) = store.turn(Request("program", None, [change])).answers
-    assert answer.word == DONE
-    for prefix in LAYOUT.prefixes:
-        assert {text_of(name) for name in store.client.smembers(f"{prefix}:statics")} == {"x"}
 
 
 def test_programs_edit_entries_of_all_parts(app: Celery) -> None:

@@ -96,6 +96,7 @@ BAD_FIELDS: dict[str, tuple[str, str, str]] = {
     "meta: count": ("meta", '{"last_run_at": null, "total_run_count": "many"}', "total_run_count"),
     "policy: bad JSON": ("policy", "{", "policy"),
     "policy: list": ("policy", "[1]", "policy"),
+    "policy: value": ("policy", '{"jitter": "much"}', "policy.jitter"),
 }
 
 

@@ -11,10 +11,9 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, rrule, rruleset
-from redbeat.beat.turn import Turn
 from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import PARKED
-from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
+from redbeat.errors import InvalidEntryError, TooManyStepsError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.keys import Keys
 from redbeat.storage.rows import new_mark
@@ -119,28 +118,6 @@ def test_a_save_with_an_unknown_calendar_is_refused(world: World) -> None:
     assert world.score("a") is None
 
 
-@pytest.mark.parametrize(
-    ("policy", "problem"),
-    [
-        (
-            {"exclude": "x", "on_excluded": "next"},
-            "on_excluded: cannot move",
-        ),
-        ({"on_excluded": "next"}, "on_excluded: needs a calendar name"),
-        ({"exclude": ""}, "exclude: must be"),
-        ({"exclude": [7]}, "exclude: must be"),
-        ({"exclude": "x", "on_excluded": "later"}, "on_excluded: must be one of"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_is_refused(
-    world: World, schedule: Schedule, policy: dict[str, Any], problem: str
-) -> None:
-    schedule.save_calendar(Calendar("x"))
-    rule = crontab() if policy.get("on_excluded") == "later" else 60
-    with pytest.raises(InvalidEntryError, match=problem):
-        RedBeatSchedulerEntry("a", "t", rule, app=world.app, **policy).save()
-
-
 def test_a_change_of_a_calendar_takes_effect_at_once_on_all_its_entries(
     world: World, schedule: Schedule
 ) -> None:
@@ -183,16 +160,6 @@ def test_a_calendar_in_use_is_not_deleted(world: World, schedule: Schedule) -> N
     assert schedule.delete_calendar("x")
     assert not schedule.delete_calendar("x")
     assert schedule.calendars == {}
-
-
-def test_the_calendars_are_read_back_as_they_were_saved(schedule: Schedule) -> None:
-    calendars = {
-        "a": Calendar("a", days=["2026-12-25"], zone="Europe/Berlin"),
-        "b": Calendar("b", rules=["FREQ=WEEKLY;BYDAY=SA,SU"]),
-    }
-    for calendar in calendars.values():
-        schedule.save_calendar(calendar)
-    assert schedule.calendars == calendars
 
 
 def test_a_calendar_that_changes_during_a_save_makes_the_entry_due_for_a_second_look(
@@ -293,20 +260,6 @@ def test_a_calendar_is_saved_while_another_one_is_unusable(
     world.scheduler().tick()
     assert (world.score("a") or 0) > world.now() + 3600
     assert (world.score("b") or 0) <= world.now()
-
-
-def test_no_stored_text_ends_a_tick(world: World, log: Any, monkeypatch: Any) -> None:
-    scheduler = world.scheduler()
-    scheduler.tick()
-    for error in (DecodeError("definition", "bad"), InvalidEntryError("exclude", "bad")):
-
-        def fail(*_args: Any, error: Exception = error) -> Any:
-            raise error
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Turn, "look", fail)
-            assert scheduler.tick() > 0
-    assert "The tick failed" in log.text
 
 
 def after_next_read(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:

@@ -335,15 +335,6 @@ class TestWhatCelerySends:
         assert message["headers"]["periodic_task_name"] == "a"
         assert world.run_count("a") == 1
 
-    def test_a_broadcast_of_an_entry_that_was_deleted(self, world: World, queues: Queues) -> None:
-        exchange = ENTITIES.Exchange("fan", type="fanout")
-        world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
-        entry = saved(world, "a", options={"queue": "fanned"})
-        subscription = self.listen(queues)
-        with before_publish(entry.delete):
-            world.scheduler_of(RedBeatScheduler).tick()
-        assert self.received(subscription, "fan") == []
-
     def test_task_sent_travels_with_the_message(self, world: World, queues: Queues) -> None:
         world.app.conf.task_send_sent_event = True
         entry = saved(world, "a")
@@ -576,23 +567,6 @@ class TestUserCodeThatChangesTheEntry:
         assert world.client.exists(f"{PREFIX}a") == (change != "delete")
         assert change == "delete" or world.run_count("a") == 1
 
-    @pytest.mark.parametrize("change", ["renumber", "rewrite"])
-    def test_in_a_method_that_is_called_before_an_at_most_once_record(
-        self, world: World, queues: Queues, change: str
-    ) -> None:
-        act = getattr(self, change)
-
-        class Own(RedBeatScheduler):
-            def reserve(self, entry: Any) -> Any:
-                act(entry)
-                return super().reserve(entry)
-
-        saved(world, "a", delivery="at_most_once")
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        scheduler.tick()
-        assert (queues.names(), world.run_count("a")) == (["a"], 1)
-
     def test_in_a_receiver_of_celery(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
@@ -626,25 +600,6 @@ class TestUserCodeThatChangesTheEntry:
         scheduler.tick()
         scheduler.tick()
         assert queues.names() == ["a"]
-
-    def test_a_broker_that_fails(self, world: World, queues: Queues) -> None:
-        """Fault: the broker refuses the message. Invariant: the run is sent later."""
-
-        class Own(RedBeatScheduler):
-            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-                result = super().apply_async(entry, *args, **kwargs)
-                TestUserCodeThatChangesTheEntry().renumber(entry)
-                return result
-
-        saved(world, "a")
-        queues.client.set("celery", "not a list")
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert world.run_count("a") == 0
-        queues.client.delete("celery")
-        world.make_due("a")
-        scheduler.tick()
-        assert (queues.names(), world.run_count("a")) == (["a"], 1)
 
 
 class TestNotTheSameServer:
@@ -822,31 +777,6 @@ class TestTheBrokerMoves:
         move(proxy, redis_server)
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
-
-    def test_a_restart_of_redis_keeps_exactly_once(
-        self,
-        world: World,
-        clock: Clock,
-        own_server: RedisServer,
-        log: pytest.LogCaptureFixture,
-    ) -> None:
-        """Invariant: after the restart, each run is still sent exactly once."""
-        queues = elsewhere(world, own_server)
-        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
-            there = World(world.app, client, world.schedulers)
-            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
-            put_one_off(there, "a")
-            scheduler.tick()
-            put_one_off(there, "b")
-            client.save()
-            own_server.restart()
-            run_again(there, scheduler, "b")
-            entry = saved(there, "c")
-            with before_publish(entry.delete):
-                scheduler.tick()
-            assert queues.names() == ["a", "b"]
-            assert [there.run_count(name) for name in "ab"] == [1, 1]
-            assert not lines(log, AT_LEAST_ONCE)
 
     def test_older_data_have_neither_the_message_nor_the_record(
         self, world: World, clock: Clock, own_server: RedisServer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from redbeat.codec.types import LazyArgument
 from redbeat.entries.definition import LazyArgumentError
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.schedules import rrule
 from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, RecordingScheduler, World
@@ -41,7 +39,6 @@ def fail() -> None:
 
 
 LAZY = BeatLazyFunc(number)
-START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
 def configure(world: World, **fields: Any) -> None:
@@ -72,13 +69,6 @@ def test_functions_are_called_at_each_dispatch(world: World) -> None:
     assert run(world, scheduler) == ([2, "x"], {"n": 106})
 
 
-def test_functions_may_be_nested_in_other_arguments(world: World) -> None:
-    configure(world, args=([1, {"deep": (LAZY, 5)}],), kwargs={"a": {"b": [None, LAZY]}, "c": 7})
-    args, kwargs = run(world, world.scheduler())
-    assert args == [[1, {"deep": [0, 5]}]]
-    assert kwargs == {"a": {"b": [None, 1]}, "c": 7}
-
-
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_the_stored_definition_contains_only_the_name_of_the_function(
     world: World, delivery: str
@@ -88,22 +78,6 @@ def test_the_stored_definition_contains_only_the_name_of_the_function(
     definition = world.field("a", "definition")
     assert definition["args"] == [{"__type__": "lazy", "function": f"{__name__}.number"}]
     assert "123456" not in str(world.dump())
-
-
-def test_an_unchanged_entry_is_not_written_again(
-    world: World, log: pytest.LogCaptureFixture
-) -> None:
-    configure(world, args=[LAZY])
-    world.scheduler().tick()
-    log.clear()
-    world.client.delete(f"{PREFIX}:lock")
-    world.scheduler().tick()
-    assert "0 added, 0 changed, 0 removed" in log.text
-
-
-def test_functions_work_with_other_extensions(world: World) -> None:
-    configure(world, args=[LAZY], jitter=0.001, schedule=rrule("HOURLY", dtstart=START))
-    assert run(world, world.scheduler())[0] == [0]
 
 
 def test_a_dict_of_the_user_that_looks_like_a_function(world: World) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat.beat.beat import STANDBY_POLL
@@ -15,7 +14,7 @@ from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.storage.words import SILENCE
 from tests.deployments import PREFIX
 
-from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once, void
+from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once
 
 
 def lock_of(scheduler: RedBeatScheduler) -> str:
@@ -82,15 +81,6 @@ class TestLeading:
         world.client.delete(LOCK)
         scheduler.tick()
         assert scheduler.names == ["a"]
-
-    def test_sent_runs_are_recorded_without_the_lock(self, world: World) -> None:
-        scheduler = world.scheduler()
-        scheduler.tick()
-        world.put("a")
-        scheduler.before_send = lambda _task: void(world.client.set(LOCK, "another", px=60_000))
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.run_count("a") == 1
 
     def test_expired_lock_is_taken_again(self, world: World) -> None:
         scheduler = world.scheduler()
@@ -228,22 +218,6 @@ class TestWithoutLock:
         assert all(beat.lock is None for beat in beats)
         assert world.client.get(LOCK) is None
 
-    @pytest.mark.standalone
-    def test_a_lock_key_of_none_in_the_namespace_of_django(self, world: World) -> None:
-        app = Celery("django", broker="memory://", set_as_current=False)
-        settings = {
-            "CELERY_REDBEAT_REDIS_URL": world.app.conf.redbeat_redis_url,
-            "CELERY_REDBEAT_LOCK_KEY": None,
-        }
-        app.config_from_object(settings, namespace="CELERY")
-        scheduler = world.scheduler(app=app)
-        world.put("a")
-        scheduler.tick()
-        assert scheduler.lock is None
-        assert "lock ->" not in scheduler.info
-        assert scheduler.names == ["a"]
-        assert world.client.get(LOCK) is None
-
 
 class TestApi:
     def test_acquire_extend_and_release_as_embedders_use_them(self, world: World) -> None:
@@ -261,12 +235,6 @@ class TestApi:
         assert not lock.owned()
         assert not lock.extend()
         assert not lock.release()
-
-    def test_acquire_without_waiting(self, world: World) -> None:
-        world.client.set(LOCK, "another", px=60_000)
-        lock = world.scheduler().lock
-        assert lock is not None
-        assert not lock.acquire(blocking=False)
 
     def test_acquire_waits_for_the_given_time(self, world: World) -> None:
         world.client.set(LOCK, "another", px=60_000)

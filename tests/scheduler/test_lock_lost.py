@@ -55,13 +55,6 @@ class TestStandby:
         assert scheduler.names == ["a"]
         assert log.text.count("beat: Acquired lock") == 2
 
-    def test_chosen_by_name(self, world: World) -> None:
-        world.app.conf.redbeat_on_lock_lost = "standby"
-        scheduler = world.scheduler()
-        scheduler.tick()
-        take_lock(world)
-        assert scheduler.tick() == STANDBY_POLL
-
     def test_runs_sent_while_the_lock_was_lost_are_recorded(self, world: World, wire: Wire) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
@@ -118,17 +111,6 @@ class TestExit:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert not world.is_held("a")
-
-    def test_records_first_what_was_sent_while_it_looked_ahead(
-        self, world: World, wire: Wire, scheduler: RecordingScheduler
-    ) -> None:
-        """The beat sends the first batch before it reads the reply that reports the loss."""
-        world.put_many(600)
-        lose_lock_between_turns(world, wire)
-        with pytest.raises(LockNotOwnedError):
-            scheduler.tick()
-        assert len(scheduler.sent) >= 50
-        assert unrecorded(world, scheduler) == []
 
     def test_leaves_the_lock_of_the_other(
         self, world: World, scheduler: RecordingScheduler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -130,21 +129,6 @@ def test_a_reply_from_before_the_outage_is_no_sign_that_redis_is_back(
     assert len(scheduler.names) == len(set(scheduler.names))
 
 
-def test_redis_came_back_empty(restartable: World, log: pytest.LogCaptureFixture) -> None:
-    """If Redis loses all data, the leader writes the static entries again, and runs none."""
-    restartable.app.conf.beat_schedule = {
-        name: {"task": "t", "schedule": 3600} for name in ("s1", "s2", "s3")
-    }
-    scheduler = restartable.scheduler()
-    scheduler.tick()
-    restartable.client.flushall()
-    scheduler.tick()
-    scheduler.tick()
-    assert restartable.client.smembers(f"{PREFIX}:statics") == {"s1", "s2", "s3"}
-    assert scheduler.sent == []
-    assert lines(log, "The schedule in Redis is empty") == 1
-
-
 def test_redis_is_down_when_the_beat_starts(server: RedisServer, restartable: World) -> None:
     server.kill()
     scheduler = restartable.scheduler()
@@ -223,25 +207,6 @@ def test_a_standby_is_told_that_redis_is_read_only(restartable: World, clock: Cl
     assert restartable.client.get(LOCK) == leader.lock.token
 
 
-def test_out_of_memory_sends_nothing_and_goes_on_later(
-    restartable: World, log: pytest.LogCaptureFixture
-) -> None:
-    restartable.app.conf.redbeat_lock_key = None
-    restartable.put("a", interval_json(60), restartable.ago(90))
-    scheduler = restartable.scheduler()
-    restartable.client.config_set("maxmemory", "1mb")
-    restartable.client.config_set("maxmemory", "1")
-    assert scheduler.tick() > 0
-    assert scheduler.sent == []
-    assert lines(log, "Redis takes no writes") == 1
-    assert not restartable.is_held("a")
-    restartable.client.config_set("maxmemory", "0")
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    assert restartable.client.get(LOCK) is None
-
-
 def test_a_forbidden_command_quarantines_no_entry(
     world: World, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
@@ -265,25 +230,6 @@ def test_a_forbidden_command_quarantines_no_entry(
         assert log.text.count("trying again") == 1
     finally:
         world.client.execute_command("ACL", "DELUSER", "poor")
-
-
-class OwnTick(RecordingScheduler):
-    """A scheduler whose ``tick()`` iterates over the mapping of entries."""
-
-    def tick(self, **_kwargs: Any) -> float:
-        """Call ``maybe_due()`` for each entry of the schedule."""
-        for entry in self.schedule.values():
-            self.maybe_due(entry, **self._maybe_due_kwargs)
-        return 1.0
-
-
-def test_an_own_tick_after_a_start_without_redis(server: RedisServer, restartable: World) -> None:
-    restartable.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
-    server.kill()
-    scheduler = restartable.scheduler_of(OwnTick)
-    server.restart()
-    scheduler.tick()
-    assert restartable.score("a") == pytest.approx(restartable.now() + 3600, abs=30)
 
 
 @pytest.mark.parametrize(

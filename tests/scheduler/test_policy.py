@@ -10,7 +10,6 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import (
     SCHEDULE,
@@ -50,30 +49,6 @@ def test_the_policy_is_stored_outside_of_what_redbeat_2_reads(world: World) -> N
     found.start_time = None
     found.save()
     assert world.field("a", "policy") == {"timezone": "Europe/Paris"}
-
-
-def test_an_entry_without_one_has_no_such_field(world: World) -> None:
-    RedBeatSchedulerEntry("a", "t", 60, app=world.app, max_runs=None, coalesce="latest").save()
-    assert not world.client.hexists(f"{PREFIX}a", "policy")
-
-
-@pytest.mark.parametrize(
-    ("policy", "field"),
-    [
-        ({"max_runs": -1}, "max_runs"),
-        ({"timezone": "Nowhere/At_all"}, "timezone"),
-        ({"coalesce": "all"}, "catch_up_limit"),
-        ({"start_time": datetime(2030, 1, 2), "end_time": datetime(2030, 1, 1)}, "end_time"),
-    ],
-)
-def test_an_invalid_policy_is_refused_when_it_is_saved(
-    world: World, policy: Json, field: str
-) -> None:
-    entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app, **policy)
-    with pytest.raises(InvalidEntryError) as caught:
-        entry.save()
-    assert caught.value.field == field
-    assert not world.client.exists(f"{PREFIX}a")
 
 
 @pytest.mark.parametrize("most", [0, -1])
@@ -134,19 +109,6 @@ def test_a_subclass_may_use_the_names_of_the_policy(world: World, most: int, ove
     assert found.policy.on_finish == "delete"
 
 
-def test_a_mixin_may_use_the_names_of_the_policy(world: World) -> None:
-    class Limits:
-        def __init__(self, *args: Any, max_runs: int = -1, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.max_runs = max_runs
-
-    class Mixed(Limits, Base):
-        pass
-
-    Mixed("a", "t", 60, app=world.app).save()
-    assert Mixed.from_key(f"{PREFIX}a", app=world.app).max_runs == -1
-
-
 def test_a_subclass_that_passes_its_argument_on_sets_the_policy(world: World) -> None:
     class Once(RedBeatSchedulerEntry):
         def __init__(self, *args: Any, max_runs: int | None = 1, **kwargs: Any) -> None:
@@ -159,31 +121,12 @@ def test_a_subclass_that_passes_its_argument_on_sets_the_policy(world: World) ->
     assert Once.from_key(f"{PREFIX}b", app=world.app).runs_left == 3
 
 
-def test_an_invalid_policy_of_another_program_is_quarantined(world: World) -> None:
-    put(world, "bad", 90, jitter="much")
-    put(world, "good", 90)
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.names == ["good"]
-    assert "policy.jitter" in world.quarantine()[f"{PREFIX}bad"]["reason"]
-
-
 def test_a_policy_inside_the_definition_works_too(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90), max_runs=1, end_time="2100-01-01T00:00:00Z")
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.names == ["a"]
     assert world.score("a") == -1
-
-
-def test_a_crontab_runs_in_the_time_zone_of_its_policy(world: World) -> None:
-    world.app.conf.timezone = "UTC"
-    entry = RedBeatSchedulerEntry(
-        "a", "t", crontab(minute=0, hour=9), app=world.app, timezone="Asia/Kathmandu"
-    )
-    entry.save()
-    assert {(due.hour, due.minute) for due in entry.upcoming(3)} == {(3, 15)}
-    assert world.score("a") == entry.upcoming(1)[0].timestamp()
 
 
 def test_one_off(world: World) -> None:
@@ -219,16 +162,6 @@ def test_finished_and_disabled(world: World, log: pytest.LogCaptureFixture) -> N
     assert "Entry a has finished" in log.text
 
 
-def test_finished_and_deleted(world: World) -> None:
-    put(world, "a", 90, max_runs=1, on_finish="delete")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    assert world.score("a") is None
-    assert not world.client.exists(f"{PREFIX}a")
-
-
 def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
     """An edit during the last run may raise the limit, so the entry is not deleted."""
     put(world, "a", 90, max_runs=1, on_finish="delete")
@@ -241,15 +174,6 @@ def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
     scheduler.tick()
     assert world.run_count("a") == 1
     assert world.score("a") == world.later(30)
-
-
-def test_an_entry_whose_window_ended_before_its_first_run_finishes(world: World) -> None:
-    put(world, "a", 90, end_time="2020-01-01T00:00:00Z", on_finish="delete")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == []
-    assert not world.client.exists(f"{PREFIX}a")
 
 
 def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -295,16 +219,6 @@ def test_all_missed_runs_in_order(world: World) -> None:
     assert world.run_count("a") == 5
 
 
-def test_with_coalesce_earliest_the_earliest_run_stands_for_all(world: World) -> None:
-    put(world, "a", 60 * 5 + 30, coalesce="earliest")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    (message,) = scheduler.sent
-    assert message.options["headers"]["coalesced"] == 4
-    assert message.scheduled_at.timestamp() == pytest.approx(world.now() - 270, abs=5)
-    assert world.score("a") == world.later(30)
-
-
 def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> None:
     put(world, "a", 90, 60, jitter=20)
     scheduler = world.scheduler()
@@ -318,26 +232,7 @@ def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> Non
     assert score == load(world, "a").score
 
 
-def test_spread_moves_each_score_by_the_same_offset(world: World) -> None:
-    put(world, "a", 90, 60, spread=20)
-    put(world, "b", 90, 60, spread=20)
-    scheduler = world.scheduler()
-    scheduler.tick()
-    nominal = {message.name: message.scheduled_at.timestamp() for message in scheduler.sent}
-    offsets = {name: (world.score(name) or 0) - at - 60 for name, at in nominal.items()}
-    assert offsets == {
-        name: pytest.approx(load(world, name).spread_offset, abs=0.001) for name in nominal
-    }
-    assert len(set(offsets.values())) == 2
-    assert load(world, "a").score == world.score("a")
-
-
 class TestUpcoming:
-    def test_upcoming_runs_follow_the_last_run(self, world: World) -> None:
-        put(world, "a", 90)
-        due = [instant.timestamp() for instant in load(world, "a").upcoming(3)]
-        assert due == pytest.approx([world.now() + wait for wait in (30, 90, 150)], abs=5)
-
     def test_upcoming_runs_after_an_instant(self, world: World) -> None:
         put(world, "a", 90)
         after = datetime.fromtimestamp(world.now() + 3600, UTC)
@@ -350,8 +245,3 @@ class TestUpcoming:
         put(world, "b", 90, max_runs=1)
         assert len(load(world, "a").upcoming()) == 2
         assert len(load(world, "b").upcoming()) == 1
-
-    def test_upcoming_runs_of_an_entry_that_never_ran(self, world: World) -> None:
-        put(world, "a", None)
-        due = [instant.timestamp() for instant in load(world, "a").upcoming(2)]
-        assert due == pytest.approx([world.now() + 60, world.now() + 120], abs=5)

@@ -93,29 +93,6 @@ def test_a_standby_notes_nothing_but_its_presence(world: World) -> None:
     assert set(world.client.zrange(BEATS, 0, -1)) == tokens
 
 
-def test_a_stopped_beat_is_not_listed(world: World) -> None:
-    leader, first, _second = present(world, 3)
-    first.close()
-    assert len(Schedule(world.app).status().standbys) == 1
-    leader.close()
-    found = Schedule(world.app).status()
-    assert (found.leader, len(found.standbys)) == (None, 1)
-
-
-def test_a_killed_standby_is_listed_for_ten_seconds(world: World) -> None:
-    _leader, standby = present(world, 2)
-    for age, listed in ((8, 1), (12, 0)):
-        world.client.zadd(BEATS, {f"{token_of(standby)} lock": world.now() - age})
-        assert len(Schedule(world.app).status().standbys) == listed
-
-
-def test_a_request_removes_beats_that_were_not_seen_for_long(world: World) -> None:
-    world.client.zadd(BEATS, {f"gone{n} lock": world.now() - 100 for n in range(50)})
-    present(world, 1)
-    assert world.client.zcard(BEATS) == 1
-    assert 0 < world.client.ttl(BEATS) <= 60
-
-
 def test_a_beat_of_redbeat_2_that_leads_is_not_among_the_beats_seen(world: World) -> None:
     world.client.set(LOCK, "c0ffee", ex=100)
     standby = present(world, 1)[0]
@@ -188,11 +165,3 @@ def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World
     leader.tick()
     assert leader.names == ["a"]
     world.client.delete(BEATS)
-
-
-def test_a_repeated_request_stores_the_same_beat(world: World) -> None:
-    beat = Place(world.client)
-    for _ in range(2):
-        beat.turn(60_000)
-    beats = Store(world.client, KEYS).beats(10)
-    assert [(beat.token, beat.locked) for beat in beats] == [("me", True)]

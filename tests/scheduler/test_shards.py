@@ -308,26 +308,6 @@ def test_a_failed_look_at_the_other_beats_is_repeated(
     wait_until(share)
 
 
-def test_a_close_without_redis_raises_once(world: World, wire: Wire) -> None:
-    beat = start(world)
-    run([beat])
-    world.schedulers.remove(beat)
-    calls = []
-
-    def fail() -> None:
-        calls.append(1)
-        wire.before_command(fail)
-        raise redis.ConnectionError("away")
-
-    wire.before_command(fail)
-    wake_all(beat)
-    beat.tick()
-    calls.clear()
-    with pytest.raises(redis.ConnectionError):
-        shards_of(beat).release_lock()
-    assert len(calls) < SHARDS, "a server that is away is tried once, not for each shard"
-
-
 def test_one_entry_is_run_in_its_shard(world: World) -> None:
     """A program calls ``maybe_due`` for each entry, as Celery's own tick does."""
     names = save(world, 12)
@@ -339,41 +319,6 @@ def test_one_entry_is_run_in_its_shard(world: World) -> None:
         beat.maybe_due(schedule[name], producer=beat.producer)
     assert sorted(beat.names) == sorted(names)
     assert all(entry.total_run_count == 1 for entry in schedule.values())
-
-
-@pytest.mark.parametrize("name", ["s0", ":lock"])
-def test_a_static_entry_that_cannot_be_stored(
-    world: World, log: pytest.LogCaptureFixture, name: str
-) -> None:
-    """It is logged; an entry of this name that was stored earlier stays."""
-    good = {f"s{number}": {"task": "t", "schedule": 60} for number in range(SHARDS)}
-    world.app.conf.beat_schedule = good
-    beat = start(world)
-    run([beat], 3)
-    world.app.conf.beat_schedule = {**good, name: {"task": "t", "schedule": "no schedule"}}
-    beat.setup_schedule()
-    run([beat], 3)
-    names = {record.name for record in Schedule(world.app).records()}
-    assert names == set(good)
-    assert name in log.text
-
-
-def test_a_static_entry_keeps_its_own_schedule(world: World) -> None:
-    class Never(interval):
-        def is_due(self, _last_run_at: Any) -> Any:
-            return False, 60.0
-
-    world.app.conf.beat_schedule = {
-        f"s{number}": {"task": "t", "schedule": Never(1)} for number in range(SHARDS)
-    }
-    beat = start(world)
-    keys = [store_of(world.app).keys.entry(name) for name in world.app.conf.beat_schedule]
-    for key in keys:
-        prefix = next(prefix for prefix in PREFIXES if key.startswith(prefix))
-        world.client.zadd(f"{prefix}:schedule", {key: 1})
-    assert {type(entry.schedule) for entry in beat.schedule.values()} == {Never}
-    run([beat])
-    assert beat.sent == []
 
 
 def test_a_lock_of_the_program_is_refused(world: World) -> None:
@@ -411,16 +356,6 @@ def test_a_stop_signal_ends_the_tick_after_the_shard(
     beat.close()
     total = sum(entry.total_run_count for entry in Schedule(world.app).values())
     assert total == len(beat.names)
-
-
-def test_few_connections_are_enough(world: World) -> None:
-    """A pool with a limit works: at most one request to a shard is in flight."""
-    world.app.conf.redbeat_redis_options = {"max_connections": 4}
-    names = save(world, 200)
-    beat = start(world)
-    run([beat], 6)
-    assert sorted(beat.names) == sorted(names)
-    assert shards_of(beat).available
 
 
 def test_a_shard_puts_its_own_set_back(world: World) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import partial
-
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -12,12 +9,10 @@ from kombu.exceptions import OperationalError
 from redbeat.management.status import status_of
 from redbeat.storage.reading import PROBLEM
 from tests.deployments import PREFIX
-from tests.samples import long
 
-from .conftest import SCHEDULE, Clock, RecordingScheduler, World, once
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World
 
 BEATS = f".{PREFIX}:beats"
-SMALLEST_SHARE = 25
 
 
 @pytest.fixture(autouse=True)
@@ -39,23 +34,6 @@ def test_beats_that_were_not_seen_for_long_are_removed(world: World) -> None:
     present(world, 1)
     assert world.client.zcard(BEATS) == 1
     assert 0 < world.client.ttl(BEATS) <= 60
-
-
-@pytest.mark.parametrize("count", [2, long(4)])
-def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
-    """The beat that looks first leaves entries for the others. Each run is sent exactly once."""
-    beats = present(world, count)
-    world.put_many(400)
-
-    def tick_next(number: int) -> None:
-        if number < count:
-            beats[number].before_send = once(partial(tick_next, number + 1))
-            beats[number].tick()
-
-    tick_next(0)
-    sent = Counter(message.id for beat in beats for message in beat.sent)
-    assert (len(sent), set(sent.values())) == (400, {1})
-    assert all(len(beat.sent) >= SMALLEST_SHARE for beat in beats)
 
 
 def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
@@ -77,15 +77,6 @@ def test_scores_that_do_not_depend_on_the_zone_stay(world: World) -> None:
     assert dict(world.client.zrange(SCHEDULE, 0, -1, withscores=True)) == before
 
 
-def test_relative_intervals_are_scored_again(world: World) -> None:
-    start(world, "Asia/Kolkata")  # midnight in Kolkata is not midnight in UTC
-    entry = RedBeatSchedulerEntry("a", "t", schedule(86400, relative=True), app=world.app).save()
-    world.client.zadd(SCHEDULE, {entry.key: world.now() + 9e6})
-    start(world, BERLIN)
-    stored = RedBeatSchedulerEntry.from_key(entry.key, app=world.app)
-    assert world.score("a") == pytest.approx(stored.score, abs=1)
-
-
 def test_the_same_zone_changes_nothing(world: World) -> None:
     start(world, BERLIN)
     entry = RedBeatSchedulerEntry("a", "t", crontab(minute="0", hour="4"), app=world.app).save()
@@ -93,16 +84,6 @@ def test_the_same_zone_changes_nothing(world: World) -> None:
     before = world.score("a")
     start(world, BERLIN)
     assert world.score("a") == before
-
-
-def test_an_entry_that_cannot_be_read_stops_nothing(world: World) -> None:
-    hour = far_hour(BERLIN, TOKYO)
-    start(world, BERLIN)
-    world.client.hset(f"{PREFIX}bad", "definition", "{")
-    world.client.zadd(SCHEDULE, {f"{PREFIX}bad": world.now() + 900})
-    RedBeatSchedulerEntry("a", "t", crontab(minute="0", hour=str(hour)), app=world.app).save()
-    start(world, TOKYO)
-    assert world.score("a") == pytest.approx(next_at(TOKYO, hour), abs=1)
 
 
 def test_many_batches(world: World) -> None:
@@ -214,12 +195,6 @@ class TestNoAdditionalRun:
             assert sent_at(start(world, zone)) == []
             assert world.score("a") == daily.next_in(behind)
 
-    def test_a_run_that_was_due_before_is_caught_up(self, world: World, static: bool) -> None:
-        daily = Daily(world, static)
-        daily.create(daily.today - timedelta(days=1))
-        assert sent_at(start(world, WEST)) == [daily.today + 5 * HOUR]
-        assert world.score("a") == daily.next_in(5)
-
     def test_runs_that_were_due_before_are_caught_up_by_the_new_times(
         self, world: World, static: bool
     ) -> None:
@@ -228,12 +203,6 @@ class TestNoAdditionalRun:
         scheduler = start(world, WEST)
         days = [daily.today - timedelta(days=number) for number in (3, 2, 1, 0)]
         assert sent_at(scheduler) == [day + 5 * HOUR for day in days]
-        assert world.score("a") == daily.next_in(5)
-
-    def test_a_limit_of_runs_and_a_grace_time_hold(self, world: World, static: bool) -> None:
-        daily = Daily(world, static, {"max_runs": 2, "misfire_grace_time": 60})
-        daily.create(daily.today - timedelta(days=1))
-        assert sent_at(start(world, WEST)) == []
         assert world.score("a") == daily.next_in(5)
 
     def test_an_entry_that_was_paused_at_the_change(self, world: World, static: bool) -> None:
@@ -284,26 +253,6 @@ def test_an_entry_that_waits_for_its_start_does_not_run_before_it(world: World) 
     daily.create(daily.today - timedelta(days=1))
     assert sent_at(start(world, WEST)) == []
     assert (world.score("a") or 0) >= begin.timestamp()
-
-
-def test_the_grid_of_an_interval_does_not_depend_on_a_change_of_its_zone(world: World) -> None:
-    ran = world.ago(1800)
-    entry = RedBeatSchedulerEntry("a", "t", 3600, app=world.app, last_run_at=ran).save()
-    entry.timezone = TOKYO
-    entry.save()
-    assert sent_at(start(world, "UTC")) == []
-    assert world.score("a") == pytest.approx((ran + HOUR).timestamp(), abs=1e-3)
-
-
-def test_a_reset_after_a_change_counts(world: World) -> None:
-    daily = Daily(world)
-    daily.create(daily.today)
-    start(world, WEST)
-    entry = daily.load()
-    entry.last_run_at = None
-    entry.save()
-    assert len(sent_at(start(world, WEST))) == 1
-    assert world.score("a") == daily.next_in(5)
 
 
 def test_a_change_of_the_history_in_the_same_save_counts(world: World) -> None:

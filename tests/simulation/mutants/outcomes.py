@@ -82,7 +82,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "run.hold_ends = self._clock() + outcome.MAY_PUBLISH",
         (
             "tests/beat/test_beat.py",
-            "tests/scheduler/test_holds.py",
+            "tests/scheduler/test_publish_window.py",
         ),
     ),
     Mutant(
