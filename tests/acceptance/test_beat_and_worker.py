@@ -166,18 +166,6 @@ def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project)
 
 
 @pytest.mark.long
-def test_a_password_is_shown_nowhere(project: Project) -> None:
-    with RedisServer("--requirepass", "s3cr3t-canary", password="s3cr3t-canary") as server:
-        url = f"redis://:s3cr3t-canary@127.0.0.1:{server.port}/0"
-        beat = project.beat("-l", "debug", schedule=EVERY_SECOND, env={"PROJECT_REDIS_URL": url})
-        beat.wait_for("Sending due task tick")
-        server.kill()
-        beat.wait_for("beat: Redis is not available")
-        assert beat.stop() == 0
-        assert "canary" not in beat.output()
-
-
-@pytest.mark.long
 def test_a_beat_inside_a_worker_sends_runs(project: Project) -> None:
     worker = project.start(
         *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),

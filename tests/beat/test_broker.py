@@ -13,7 +13,6 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat.beat.broker import (
-    broker_connection,
     checked_producer,
     publishing_connection,
     warn_about_confirms,
@@ -70,11 +69,6 @@ class TestTimeouts:
         users_option, default_option = sorted(names)
         found = options_of(make_app(broker, **{users_option: 77.0, "visibility_timeout": 9}))
         assert found == {users_option: 77.0, default_option: 5.0, "visibility_timeout": 9}
-
-    @pytest.mark.parametrize(("broker", "names"), BOUNDED)
-    def test_all_timeouts_of_the_user_win(self, broker: str, names: set[str]) -> None:
-        options_given = dict.fromkeys(names, 0.5)
-        assert options_of(make_app(broker, **options_given)) == options_given
 
     def test_other_kinds_of_brokers_get_no_timeouts(self) -> None:
         found = options_of(make_app("redis://127.0.0.1:1/0", read_timeout=3))
@@ -182,12 +176,6 @@ class TestRetryOptions:
     def test_at_most_once_never_retries(self, options_given: dict[str, Any]) -> None:
         assert retry_options(options_given, True) == {"retry": False}
 
-    def test_the_given_options_are_not_changed(self) -> None:
-        options_given = {"queue": "q"}
-        retry_options(options_given, True)
-        retry_options(options_given, False)
-        assert options_given == {"queue": "q"}
-
 
 @pytest.mark.parametrize(
     ("url", "hint"),
@@ -195,6 +183,7 @@ class TestRetryOptions:
         ("redis-sentinel://u:s3cret@h", "sentinel://:PASSWORD@HOST:26379/DATABASE"),
         ("unix:///path", r"use redis\+socket:// as broker_url"),
         ("redis-cluster://h", "set redbeat_redis_url"),
+        ("rediss2://h", "correct its scheme"),
     ],
 )
 def test_a_url_that_celery_does_not_know(url: str, hint: str) -> None:
@@ -278,35 +267,8 @@ class TestDeclaringOnce:
         )
         assert self.declarations(producer, queue, monkeypatch) == ["short"] * 3
 
-    def test_a_declared_queue_is_not_copied(
-        self, connection: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        producer, queue = checked_producer(KOMBU.Producer)(connection), KOMBU.Queue("copied")
-        producer.publish({}, routing_key="copied", declare=[queue], retry=True)
-        copies: list[Any] = []
-        monkeypatch.setattr(KOMBU.Queue, "__copy__", copies.append)
-        producer.publish({}, routing_key="copied", declare=[queue], retry=True)
-        assert copies == []
-
     def test_a_channel_factory_that_is_not_a_class_is_left_alone(self) -> None:
         def factory(channel: Any) -> Any:
             return KOMBU.Producer(channel)
 
         assert checked_producer(factory) is factory
-
-
-@pytest.mark.parametrize(
-    ("url", "fix"),
-    [
-        ("unix:///r.sock", "use redis+socket:// as broker_url"),
-        ("redis-sentinel://u:secret@h", "write sentinel://:PASSWORD@HOST:26379/DATABASE for each"),
-        ("rediss2://h", "correct its scheme"),
-    ],
-)
-def test_an_unknown_broker_url_is_an_error_with_the_fix(url: str, fix: str) -> None:
-    app = Celery("odd", broker=url, set_as_current=False)
-    with pytest.raises(ConfigurationError) as raised:
-        broker_connection(app)
-    message = str(raised.value)
-    assert f"which Celery does not know: {fix}" in message
-    assert "secret" not in message

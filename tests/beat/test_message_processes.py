@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -212,30 +211,6 @@ def test_a_worker_runs_rendered_messages(project: Any, redis_url: str) -> None:
     assert "Received unregistered task of type 'tasks.unknown'" in worker.output()
     order = [line[0][0] for line in map(eval, client.lrange("ran", 0, -1))]
     assert order.index("plain") < order.index("early") < order.index("late")
-    client.close()
-    close(bench)
-    app.close()
-
-
-def test_a_revoked_run_of_a_rendered_message_does_not_start(project: Any, redis_url: str) -> None:
-    """The run is revoked before its message is sent."""
-    scope: dict[str, Any] = {"__name__": "project_of_message"}
-    exec(PROJECT.format(url=redis_url, current=False), scope)
-    app: Celery = scope["app"]
-    worker = project()
-    worker.wait_for("ready")
-    app.control.revoke("id of revoked")
-    worker.wait_for("flagged as revoked: id of revoked")
-    bench = Bench(app)
-    rule = rule_of()
-    bench.learn(rule)
-    client: Any = redis.Redis.from_url(redis_url, decode_responses=True)
-    for name in ("revoked", "other"):
-        for command in bench.push(rule, f"id of {name}"):
-            client.execute_command(*command)
-    assert app.AsyncResult("id of other").get(timeout=20)[0] == "a"
-    assert app.AsyncResult("id of revoked").state == "REVOKED"
-    assert json.loads(client.get("celery-task-meta-id of other") or "")["status"] == "SUCCESS"
     client.close()
     close(bench)
     app.close()

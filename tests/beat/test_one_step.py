@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,10 +17,9 @@ import redis
 from celery.signals import before_task_publish
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.one_step import CHECK_INTERVAL, REFUSED_FOR, OneStep
+from redbeat.beat.one_step import OneStep
 from redbeat.calendar.zones import UTC
 from redbeat.config import ensure_conf
-from redbeat.errors import ConfigurationError
 from tests.beat.sending import (
     NOTE,
     Clock,
@@ -43,7 +41,6 @@ pytestmark = pytest.mark.standalone
 
 #: What Redis says about a queue that its user may not write, and about a command.
 NO_QUEUE = "ACL failure in script: No permissions to access a key"
-NO_COMMAND = "ACL failure in script: User beat has no permissions to run the 'lpush' command"
 
 
 class World:
@@ -263,23 +260,6 @@ def test_the_id_is_the_one_that_the_call_returned(world: World) -> None:
     assert (run.left, run.task_id) == (True, "chosen-id")
 
 
-def test_a_message_on_another_channel_is_noticed_and_its_task_goes_the_other_order(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.app.task(base=Elsewhere, shared=False, name="proj.elsewhere")(note)
-    runs = [run_of(name, rule_of(name, "proj.elsewhere")) for name in "ab"]
-    for run in runs:
-        call = call_of(world.app, run, world.producer)
-        assert not world.one_step.capture(run, world.producer, call, own=True)
-        assert (run.left, run.push, run.task_id) == (True, [], f"{run.rule.name}-id")
-    assert world.client.llen("celery") == 2
-    assert not world.one_step.takes("redbeat:c", "proj.elsewhere")
-    assert world.one_step.takes("redbeat:d", NOTE)
-    assert not world.one_step.takes("redbeat:a"), "also without the task"
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "another channel" in caplog.text
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_both_versions_of_the_protocol_are_heard(
     make_world: Callable[..., World], version: int
@@ -353,30 +333,11 @@ def test_a_handler_that_sends_another_message_changes_nothing(world: World) -> N
     assert world.client.llen("celery") == 1, "the other message left at once"
 
 
-def test_an_eager_task_has_run(make_world: Callable[..., World]) -> None:
-    world = make_world(task_always_eager=True)
-    run = run_of()
-    call = call_of(world.app, run, world.producer)
-    assert not world.one_step.capture(run, world.producer, call)
-    assert (run.left, run.push) == (True, [])
-
-
 def test_a_message_that_goes_to_no_queue_is_sent(world: World) -> None:
     run = run_of()
     call = call_of(world.app, run, world.producer, exchange="nowhere", routing_key="x")
     assert not world.one_step.capture(run, world.producer, call)
     assert (run.left, run.push) == (True, [])
-
-
-def test_an_entry_that_code_edits_during_its_publish_goes_the_other_order(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = run_of()
-    world.one_step.bypassed(run)
-    world.one_step.bypassed(run)
-    assert not world.one_step.takes(run.rule.key, run.rule.task)
-    assert world.one_step.takes("redbeat:b", NOTE)
-    assert caplog.text.count("changes the entry") == 1
 
 
 # -- one server ------------------------------------------------------------------------------------
@@ -400,50 +361,9 @@ def test_queues_in_the_database_of_the_schedule_may_not_have_its_keys(
     assert own_keys.shared is (database == 0)
 
 
-def test_two_servers(
-    make_world: Callable[..., World], redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with RedisServer() as other:
-        world = make_world(other.url, redis_url)
-        assert world.server() is None
-        assert world.server() is None
-    assert caplog.text.count("two Redis servers") == 1
-
-
-def test_a_broker_that_is_not_redis(make_world: Callable[..., World], redis_url: str) -> None:
-    assert make_world("memory://", redis_url).server() is None
-
-
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_another_chosen_delivery(make_world: Callable[..., World], delivery: str) -> None:
     assert make_world(redbeat_delivery=delivery).server() is None
-
-
-def test_a_common_server_that_appears_later_is_found(
-    make_world: Callable[..., World], redis_url: str
-) -> None:
-    with RedisServer() as other:
-        world = make_world(other.url, redis_url)
-        assert world.server() is None
-        world.client.connection_pool.disconnect()
-        world.client.connection_pool = redis.ConnectionPool.from_url(other.url)
-        world.clock.now += CHECK_INTERVAL - 1
-        assert world.server() is None
-        world.clock.now += 2
-        assert world.server() is not None
-
-
-def test_a_broker_that_restarts_is_looked_at_again(make_world: Callable[..., World]) -> None:
-    with RedisServer() as own:
-        world = make_world(own.url)
-        before = world.server()
-        own.restart()
-        world.clock.now += 1
-        after = world.server()
-        assert before is not None
-        assert after is not None
-        assert before[0] != after[0]
 
 
 def test_a_check_that_failed_is_made_again(make_world: Callable[..., World]) -> None:
@@ -469,75 +389,7 @@ def test_a_new_channel_is_looked_at_again(world: World) -> None:
     assert world.client.info("commandstats")["cmdstat_info"]["calls"] > asked + 1
 
 
-def test_exactly_once_that_was_never_possible(
-    make_world: Callable[..., World], redis_url: str
-) -> None:
-    with RedisServer() as other:
-        world = make_world(other.url, redis_url, redbeat_delivery="exactly_once")
-        with pytest.raises(ConfigurationError, match="two Redis servers"):
-            world.server()
-
-
-def test_exactly_once_that_is_not_possible_any_more(
-    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
-) -> None:
-    world = make_world(redbeat_delivery="exactly_once")
-    found = world.server()
-    world.one_step.elsewhere(found)
-    assert world.server() == found, "it may have restarted"
-    world.one_step.elsewhere(found)
-    for _ in range(2):
-        with pytest.raises(ConnectionError, match="not possible any more"):
-            world.server()
-    assert caplog.text.count("PROBLEM") == 1
-    world.clock.now += CHECK_INTERVAL + 1
-    assert world.server() == found
-
-
 # -- refusals --------------------------------------------------------------------------------------
-
-
-def test_a_forbidden_queue_sends_its_entry_the_other_order(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    rule, other = rule_of("a"), rule_of("b")
-    assert world.server() is not None
-    assert world.one_step.refused(rule.key, NO_QUEUE)
-    assert not world.one_step.takes(rule.key, rule.task)
-    assert world.one_step.takes(other.key, other.task)
-    assert world.one_step.refused(other.key, NO_QUEUE)
-    assert caplog.text.count("at least once") == 1, "one line for all entries"
-    assert world.server() is not None
-    world.clock.now += REFUSED_FOR
-    assert world.one_step.takes(rule.key, rule.task)
-
-
-def test_a_forbidden_queue_is_a_failure_if_exactly_once_is_demanded(
-    make_world: Callable[..., World],
-) -> None:
-    world = make_world(redbeat_delivery="exactly_once")
-    assert world.server() is not None
-    assert not world.one_step.refused("redbeat:a", NO_QUEUE)
-    assert world.one_step.takes("redbeat:a", NOTE)
-
-
-def test_a_forbidden_command_sends_all_runs_the_other_order(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = world.server()
-    assert world.one_step.refused("redbeat:a", NO_COMMAND)
-    assert world.server() is None
-    world.clock.now += REFUSED_FOR - 1
-    assert world.server() is None
-    world.clock.now += 2 + CHECK_INTERVAL
-    assert world.server() == found
-    assert caplog.text.count("no right to send messages") == 1
-
-
-def test_a_queue_of_a_wrong_type_is_a_failure_of_its_entry(world: World) -> None:
-    world.server()
-    assert not world.one_step.refused("redbeat:a", "WRONGTYPE the queue is not a list")
-    assert world.one_step.takes("redbeat:a", NOTE)
 
 
 def test_a_script_that_ran_elsewhere(world: World) -> None:

@@ -13,7 +13,6 @@ import redis
 from celery import Celery
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from redbeat.beat.pipes import RedisPipe
@@ -141,24 +140,6 @@ def test_a_message_is_sent_again_only_once() -> None:
         assert len(server.taken) == 2
 
 
-def test_a_refused_message_does_not_affect_the_others() -> None:
-    with stub(9) as (_, _, pipe):
-        outcomes = write(pipe, "a", "crooked", "c")
-        assert (outcomes[0], outcomes[2]) == (None, None)
-        assert isinstance(outcomes[1], ResponseError)
-        assert (pipe.size, pipe.nbytes) == (0, 0)
-        assert pipe.results() == []
-
-
-def test_the_next_messages_get_their_own_replies() -> None:
-    with stub(9) as (server, _, pipe):
-        outcomes = write(pipe, "a", "crooked")
-        assert outcomes[0] is None
-        assert isinstance(outcomes[1], ResponseError)
-        assert write(pipe, *"abc") == [None] * 3
-        assert len(server.taken) == 1
-
-
 def test_kombu_may_close_its_pool_while_messages_wait() -> None:
     """Setup: messages wait. Fault: kombu closes its connection pool. Invariant: the connection of
     the pipe stays, and each message is sent once.
@@ -180,30 +161,6 @@ def test_a_connection_that_the_broker_closed_while_idle_costs_no_try() -> None:
         wait_until(lambda: server.ended)
         assert write(pipe, "b") == [None]
         assert server.taken == [[("a", "0")], [("b", "0")], [("b", "0")]]
-
-
-def test_without_a_broker_all_messages_have_errors() -> None:
-    with stub(9) as (server, _, pipe):
-        server.shutdown()
-        server.server_close()
-        outcomes = write(pipe, "a", "b")
-        assert [type(outcome) for outcome in outcomes] == [RedisConnectionError] * 2
-
-
-def test_outside_of_the_context_a_message_is_sent_at_once() -> None:
-    with stub(9, 9) as (server, channel, pipe):
-        with pipe:
-            channel.put("a", "later")
-        channel.put("a", "now")
-        assert server.taken == [[("a", "now")]]
-        assert pipe.results() == [None]
-
-
-def test_bytes_are_counted() -> None:
-    with stub(9) as (_, channel, pipe):
-        with pipe:
-            channel.put("a", "x" * 1000)
-        assert pipe.nbytes == 1000
 
 
 @pytest.mark.parametrize("url", ["memory://", "filesystem://"])

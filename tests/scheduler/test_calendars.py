@@ -118,6 +118,28 @@ def test_a_save_with_an_unknown_calendar_is_refused(world: World) -> None:
     assert world.score("a") is None
 
 
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        (
+            {"exclude": "x", "on_excluded": "next"},
+            "on_excluded: cannot move",
+        ),
+        ({"on_excluded": "next"}, "on_excluded: needs a calendar name"),
+        ({"exclude": ""}, "exclude: must be"),
+        ({"exclude": [7]}, "exclude: must be"),
+        ({"exclude": "x", "on_excluded": "later"}, "on_excluded: must be one of"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(
+    world: World, schedule: Schedule, policy: dict[str, Any], problem: str
+) -> None:
+    schedule.save_calendar(Calendar("x"))
+    rule = crontab() if policy.get("on_excluded") == "later" else 60
+    with pytest.raises(InvalidEntryError, match=problem):
+        RedBeatSchedulerEntry("a", "t", rule, app=world.app, **policy).save()
+
+
 def test_a_change_of_a_calendar_takes_effect_at_once_on_all_its_entries(
     world: World, schedule: Schedule
 ) -> None:

@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 import pytest
-import redis
 
 pytestmark = pytest.mark.standalone
 
@@ -59,32 +58,6 @@ def dispatched():
 
 """
 
-SENTRY = """
-import sentry_sdk
-from sentry_sdk.integrations.celery import CeleryIntegration
-from sentry_sdk.transport import Transport
-
-envelopes = []
-
-
-class Kept(Transport):
-    def capture_envelope(self, envelope):
-        envelopes.append(envelope)
-
-
-sentry_sdk.init(
-    dsn="http://key@127.0.0.1/1",
-    transport=Kept,
-    integrations=[CeleryIntegration(monitor_beat_tasks=True)],
-    default_integrations=False,
-)
-messages = dispatched()
-sentry_sdk.flush()
-items = [item for envelope in envelopes for item in envelope.items]
-check_ins = [item.payload.json for item in items if item.type == "check_in"]
-print(json.dumps({"check_ins": check_ins, "messages": messages}))
-"""
-
 OPENTELEMETRY = """
 from opentelemetry import trace
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
@@ -112,35 +85,6 @@ def run(program: str, url: str) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_sentry_monitors_see_the_schedule_and_the_zone_of_an_entry(
-    redis_client: redis.Redis, redis_url: str
-) -> None:
-    found = run(SENTRY, redis_url)
-    check_ins = {one["monitor_slug"]: one for one in found["check_ins"]}
-    assert {one["status"] for one in check_ins.values()} == {"in_progress"}
-    configs = {name: one["monitor_config"] for name, one in check_ins.items()}
-    assert configs == {
-        "zoned": {
-            "schedule": {"type": "crontab", "value": "30 9 * * *"},
-            "timezone": "Europe/Berlin",
-        },
-        "plain": {"schedule": {"type": "crontab", "value": "*/5 * * * *"}, "timezone": "UTC"},
-        "interval": {
-            "schedule": {"type": "interval", "value": 1, "unit": "hour"},
-            "timezone": "UTC",
-        },
-    }
-    assert len(found["check_ins"]) == len(found["messages"]) == 3
-    for headers in found["messages"]:
-        name = headers["periodic_task_name"]
-        assert headers["sentry-monitor-slug"] == name
-        assert headers["sentry-monitor-check-in-id"] == check_ins[name]["check_in_id"]
-        assert headers["sentry-monitor-config"] == configs[name]
-        assert headers["sentry-trace"]
-    stored = json.loads(str(redis_client.hget("redbeat:zoned", "definition")))
-    assert stored["options"] == {}
 
 
 def test_opentelemetry_traces_each_message_once(redis_url: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from redbeat import Schedule
-from redbeat.beat.message import ONE_RETRY
 from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX
@@ -124,13 +123,6 @@ class TestOrder:
 
 
 class TestRetryOptions:
-    def test_at_most_once_is_never_retried(self, world: World) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        put_due(world, "b", delivery=AT_MOST_ONCE, options={"retry": True})
-        scheduler = world.scheduler()
-        scheduler.tick()
-        assert [message.options["retry"] for message in scheduler.sent] == [False, False]
-
     def test_at_least_once_is_retried_once_without_a_pause(self, world: World) -> None:
         put_due(world, "a")
         scheduler = world.scheduler()
@@ -139,12 +131,6 @@ class TestRetryOptions:
         assert "retry" not in options
         assert options["retry_policy"]["max_retries"] == 1
         assert options["retry_policy"]["interval_start"] == 0
-
-    def test_a_retry_policy_of_the_user_cannot_add_retries(self, world: World) -> None:
-        put_due(world, "a", options={"retry_policy": {"max_retries": 7, "interval_start": 3600}})
-        scheduler = world.scheduler()
-        scheduler.tick()
-        assert scheduler.sent[0].options["retry_policy"] == ONE_RETRY
 
 
 class TestGroups:

@@ -24,7 +24,6 @@ from .conftest import (
     end_run,
     interval_json,
     once,
-    void,
 )
 
 
@@ -412,15 +411,6 @@ class TestEdits:
 
 
 class TestRedisInBetween:
-    def test_script_cache_flushed(self, world: World) -> None:
-        for name in "abc":
-            world.put(name)
-        scheduler = world.scheduler()
-        scheduler.before_send = lambda _task: void(world.client.script_flush())
-        scheduler.tick()
-        assert scheduler.names == ["a", "b", "c"]
-        assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
-
     def test_reply_to_a_record_lost(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:

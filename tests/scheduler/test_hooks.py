@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 import redis
-from celery.schedules import BaseSchedule, crontab, schedstate
+from celery.schedules import BaseSchedule, schedstate
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
-from tests.waiting import wait_until
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
-
-
-def make_due_again(world: World, name: str) -> None:
-    """Make an entry due, with a last run 90 s ago."""
-    world.put_meta(name, world.ago(90))
-    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
 
 
 class TestScheduler:
@@ -118,22 +109,6 @@ class TestScheduler:
         assert scheduler.names == made == ["a"]
         assert world.run_count("a") == 1
 
-    def test_apply_async_that_calls_super(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def apply_async(
-                self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
-            ) -> Any:
-                entry.kwargs["tenant"] = 7
-                return super().apply_async(entry, producer, advance, **kwargs)
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        make_due_again(world, "a")
-        scheduler.tick()
-        assert [message.kwargs for message in scheduler.sent] == [{"tenant": 7}, {"tenant": 7}]
-        assert world.field("a", "definition").get("kwargs") is None
-
     def test_apply_async_without_super(self, world: World) -> None:
         sent: list[str] = []
 
@@ -148,16 +123,6 @@ class TestScheduler:
         assert sent == ["a"]
         assert world.run_count("a") == 1
 
-    def test_setup_schedule(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def setup_schedule(self) -> None:
-                super().setup_schedule()
-                self.update_from_dict({"own": {"task": "t", "schedule": 3600}})
-
-        world.scheduler_of(Own)
-        assert world.field("own", "definition")["task"] == "t"
-        assert "own" not in world.client.smembers(f"{PREFIX}:statics")
-
     def test_setup_schedule_without_super_removes_nothing(self, world: World) -> None:
         class Own(RecordingScheduler):
             def setup_schedule(self) -> None:
@@ -168,15 +133,6 @@ class TestScheduler:
         before = world.dump()
         world.scheduler_of(Own).tick()
         assert world.dump() == before
-
-    def test_update_from_dict(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-                super().update_from_dict({f"team.{name}": dict_[name] for name in dict_})
-
-        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
-        world.scheduler_of(Own).tick()
-        assert "team.a" in world.client.smembers(f"{PREFIX}:statics")
 
     def test_is_due(self, world: World) -> None:
         class Own(RecordingScheduler):
@@ -198,28 +154,6 @@ class TestScheduler:
 
 
 class TestEntry:
-    def test_an_entry_class_with_an_additional_argument(self, world: World) -> None:
-        class Tenant(RedBeatSchedulerEntry):
-            def __init__(self, *args: Any, tenant: int = 0, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                self.tenant = tenant
-
-            def definition(self) -> dict[str, Any]:
-                return {**super().definition(), "tenant": self.tenant}
-
-        class Own(RecordingScheduler):
-            Entry = Tenant
-
-            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-                entry.kwargs["tenant"] = entry.tenant
-                return super().apply_async(entry, *args, **kwargs)
-
-        Tenant("a", "t", 60, tenant=5, last_run_at=world.ago(90), app=world.app).save()
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert [message.kwargs for message in scheduler.sent] == [{"tenant": 5}]
-        assert world.field("a", "definition")["tenant"] == 5
-
     def test_an_entry_class_whose_from_key_cannot_reach_redis(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
@@ -244,29 +178,6 @@ class TestEntry:
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
         scheduler.tick()
         assert scheduler.names == ["a"]
-
-    def test_an_entry_class_with_its_own_is_due(self, world: World) -> None:
-        class Paused(RedBeatSchedulerEntry):
-            paused = True
-
-            def is_due(self) -> schedstate:
-                return schedstate(False, 20.0) if self.paused else super().is_due()
-
-        class Own(RecordingScheduler):
-            Entry = Paused
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.sent == []
-        assert world.score("a") == world.later(20)
-        Paused.paused = False
-        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
-        ran = world.ago(90)
-        world.put_meta("a", ran)
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
 
     def test_an_entry_whose_wait_is_nan_is_checked_again(self, world: World) -> None:
         """An entry whose ``is_due`` returns NaN as the wait is checked again after 5 s."""
@@ -393,63 +304,3 @@ class TestSchedule:
         scheduler.tick()
         assert sorted(fickle.calls) == ["asked"] * 2 + ["sent"] * 2
         assert fickle.calls[::3] == ["asked", "sent"]
-
-
-class Tokyo(crontab):
-    """A crontab in its own time zone."""
-
-    tz = property(lambda _self: ZoneInfo("Asia/Tokyo"))
-
-    def now(self) -> datetime:
-        """Return the time in Tokyo. Celery before 5.7 uses it."""
-        return datetime.now(self.tz)
-
-
-class InTokyo(RedBeatSchedulerEntry):
-    """An entry class whose crontabs are in the time zone of Tokyo."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if isinstance(self.schedule, crontab):
-            self.schedule = Tokyo(0, self.schedule.hour, app=self.app)
-
-    @staticmethod
-    def decode_meta(meta: str | bytes | None, _app: Any = None) -> dict[str, Any]:
-        decoded = RedBeatSchedulerEntry.decode_meta(meta)
-        return {**decoded, "seen": decoded.get("total_run_count", 0)}
-
-
-class TestSchedulesOfItsOwn:
-    def test_an_entry_decides_with_the_object_that_its_class_made(self, world: World) -> None:
-        """The entry is due at a full hour in Tokyo, not in the time zone of the app."""
-        tokyo = ZoneInfo("Asia/Tokyo")
-        now = datetime.now(tokyo)
-        for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):
-            cron = {"__type__": "crontab", "minute": 0, "hour": hour}
-            ran = now.replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
-            world.put(name, cron, ran.astimezone(timezone.utc))
-        scheduler = world.scheduler()
-        scheduler.Entry = InTokyo
-        scheduler.tick()
-        assert scheduler.names == ["due"]
-        for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):
-            score = world.score(name)
-            assert score is not None
-            following = datetime.fromtimestamp(score, tokyo) + timedelta(seconds=1)
-            assert (following.hour, following.minute) == (hour, 0)
-            assert score > world.now()
-
-    def test_an_overridden_decode_meta_is_called_for_each_run(self, world: World) -> None:
-        seen: list[int] = []
-
-        class Watching(RecordingScheduler):
-            Entry = InTokyo
-
-            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
-                seen.append(entry.seen)
-                return super().maybe_due(entry, **kwargs)
-
-        world.put("a", interval_json(0.01), world.ago(90))
-        scheduler = world.scheduler_of(Watching)
-        wait_until(lambda: scheduler.tick() is not None and len(seen) > 1, 5, "two runs")
-        assert seen[:2] == [0, 1]

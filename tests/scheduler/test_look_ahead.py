@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 import redis
-from celery import Celery
 
 from redbeat.storage.reading import BATCH
 from redbeat.storage.scripts import Script
@@ -41,16 +40,6 @@ def unrecorded(world: World) -> int:
 def entry_keys(world: World) -> list[str]:
     """Return the keys of all entries except the ones that Celery adds."""
     return [key for key in world.client.zrange(f"{PREFIX}:schedule", 0, -1) if "celery." not in key]
-
-
-@pytest.mark.long
-def test_every_entry_is_sent_and_recorded_in_one_tick(
-    world: World, scheduler: RecordingScheduler
-) -> None:
-    assert scheduler.tick() > 0
-    assert each_once(scheduler)
-    assert unrecorded(world) == 0
-    assert not any(world.is_held(key.split(":", 1)[1]) for key in entry_keys(world))
 
 
 @pytest.mark.long
@@ -103,21 +92,6 @@ def test_a_connection_that_breaks_during_a_request_loses_nothing(
         scheduler.tick()
     assert each_once(scheduler)
     assert unrecorded(world) == 0
-
-
-@pytest.mark.long
-def test_a_client_that_cannot_read_replies_later_waits_for_each(
-    app: Celery, redis_url: str, world: World
-) -> None:
-    """A client without spare connections, such as a cluster client, waits for each reply."""
-    app.redbeat_redis = redis.Redis.from_url(redis_url, max_connections=1, decode_responses=True)
-    scheduler = world.scheduler(clock=Clock())
-    scheduler.tick()
-    world.put_many(MANY)
-    scheduler.tick()
-    assert each_once(scheduler)
-    assert unrecorded(world) == 0
-    app.redbeat_redis.close()
 
 
 def test_a_script_that_redis_forgot_is_sent_again(redis_url: str) -> None:

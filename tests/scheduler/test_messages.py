@@ -91,28 +91,6 @@ def test_the_last_run_and_its_nominal_instant_are_separate(world: World) -> None
     assert entry.scheduled_at == message.scheduled_at.astimezone(timezone.utc)
 
 
-def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: World) -> None:
-    """RedBeat applies the routing and the options of the task class."""
-    app: Celery = world.app
-    seen: list[dict[str, object]] = []
-
-    class Task(app.Task):
-        name = "known"
-
-        def apply_async(self, *_args: object, **options: object) -> None:
-            seen.append(options)
-
-    app.register_task(Task())
-    world.put("a", interval_json(60), world.ago(90), task="known")
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.sent == []
-    headers = seen[0]["headers"]
-    assert isinstance(headers, dict)
-    assert headers["periodic_task_name"] == "a"
-    assert world.run_count("a") == 0, "only what left is sent"
-
-
 @pytest.mark.parametrize(
     ("options", "eta", "expires"),
     [

@@ -251,22 +251,6 @@ class TestStartInThePast:
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
         assert entry.upcoming(1)[0].timestamp() == pytest.approx(world.score("new"))
 
-    def test_a_naive_start_counts_in_utc_and_a_delay_is_added(self, world: World) -> None:
-        start = (now() - LONG_AGO).replace(tzinfo=None)
-        save(world, HOUR, start_time=start, spread=600, jitter=5)
-        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
-        nominal = start.replace(tzinfo=timezone.utc) + timedelta(days=2, hours=1)
-        due_at = entry.occurrence_plan().due_at(nominal)
-        assert timedelta(0) < due_at - nominal <= timedelta(seconds=605)
-        assert world.score("new") == pytest.approx(due_at.timestamp(), abs=1e-3)
-        assert entry.upcoming(1) == [due_at]
-
-    def test_a_relative_interval_of_days_counts_from_its_start(self, world: World) -> None:
-        midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
-        start = midnight - timedelta(days=5)
-        save(world, schedule(timedelta(days=3), relative=True), start_time=start)
-        assert world.score("new") == (midnight + timedelta(days=1)).timestamp()
-
     def test_an_edit_moves_the_runs_to_the_grid(self, world: World) -> None:
         world.put("new", interval_json(3600), world.ago(90 * 60))
         scheduler = world.scheduler()
@@ -278,16 +262,6 @@ class TestStartInThePast:
         scheduler.tick()
         assert len(scheduler.sent) == 1
         assert world.score("new") == world.later(40 * 60)
-
-    def test_missed_runs_of_an_entry_that_ran_are_caught_up_on_the_grid(self, world: World) -> None:
-        start = world.ago(3 * 86400 + 60)
-        save(world, HOUR, start_time=start, last_run_at=start + timedelta(hours=70, minutes=7))
-        scheduler = world.scheduler()
-        scheduler.tick()
-        assert [message.scheduled_at for message in scheduler.sent] == [start + timedelta(hours=72)]
-        assert world.score("new") == pytest.approx(
-            (start + timedelta(hours=73)).timestamp(), abs=1e-3
-        )
 
     def test_a_backfill_sends_the_runs_of_the_grid(self, world: World) -> None:
         fields = started(LONG_AGO)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.decoder import MissingPackageError
-from redbeat.errors import CannotRunHereError, NotAllowedError
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
@@ -172,13 +169,6 @@ class TestWithAnotherBeat:
         wait_until(both, 10, "all runs")
         assert first.sent == []
         assert world.quarantine() == {}
-
-
-@pytest.mark.parametrize("make", [MissingPackageError, NotAllowedError])
-def test_the_error_class_distinguishes_the_two_kinds(make: Callable[[str, str], Exception]) -> None:
-    error = make("task", "wrong")
-    assert isinstance(error, CannotRunHereError)
-    assert str(error) == "task: wrong"
 
 
 def test_an_entry_that_no_beat_can_read_is_quarantined(world: World) -> None:

@@ -17,7 +17,7 @@ from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
 from .clients import CountingRedis
-from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json, once, void
+from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
 
 HOUR = 3600.0
 
@@ -50,14 +50,6 @@ class TestOwnTick:
         assert world.score("a") == world.later(30)
         assert not world.is_held("a")
 
-    def test_writes_and_runs_static_entries(self, world: World) -> None:
-        world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": HOUR}}
-        scheduler = world.scheduler_of(OwnTick)
-        world.put_meta("s", world.ago(HOUR + 1))
-        world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}s": 1})
-        scheduler.tick()
-        assert scheduler.names == ["s"]
-
     def test_static_entries_are_written_again_after_a_loss(self, world: World) -> None:
         world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": HOUR}}
         scheduler = world.scheduler_of(OwnTick)
@@ -84,12 +76,6 @@ class TestOwnTick:
         world.client.delete(LOCK)
         scheduler.tick()
         assert scheduler.names == ["a"]
-
-    def test_reading_the_schedule_changes_nothing(self, world: World) -> None:
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(OwnTick)
-        assert list(scheduler.schedule) == ["a"]
-        assert not world.is_held("a")
 
     def test_a_triggered_run_goes_out(self, world: World, app: Celery) -> None:
         RedBeatSchedulerEntry("a", "t", HOUR, app=app).save().trigger()
@@ -191,37 +177,6 @@ class TestOwnMapping:
         assert scheduler.names == ["a"]
         assert world.score("a") == world.later(20)
 
-    def test_an_entry_that_is_left_out_does_not_run(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            @property
-            def schedule(self) -> Any:
-                entries = self.get_schedule()
-                return {name: entries[name] for name in entries if name != "held"}
-
-        world.put("held", interval_json(60), world.ago(90))
-        world.put("free", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        assert scheduler.tick() > 0
-        scheduler.tick()
-        assert scheduler.names == ["free"]
-        assert world.run_count("held") == 0
-
-    def test_an_entry_that_only_the_program_has_runs(self, world: World, app: Celery) -> None:
-        extra = RedBeatSchedulerEntry("extra", "t", HOUR, app=app)
-        extra.last_run_at = world.ago(HOUR + 1)
-
-        class Own(RecordingScheduler):
-            @property
-            def schedule(self) -> Any:
-                return {**self.get_schedule(), "extra": extra}
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        scheduler.tick()
-        assert sorted(scheduler.names) == ["a", "extra"]
-        assert not world.client.exists(f"{PREFIX}extra")
-
     def test_redis_that_goes_away_while_it_is_read(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
@@ -280,16 +235,6 @@ def celery_entry(world: World, name: str, cls: type[ScheduleEntry] = ScheduleEnt
 
 class TestEntriesOfOtherClasses:
     """2.4.2 asks an entry of a mapping for no more than Celery does."""
-
-    def test_entries_of_celery_run_beside_stored_ones(self, world: World) -> None:
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Mapped)
-        scheduler.entries = {name: celery_entry(world, name) for name in "bc"}
-        for _ in range(3):
-            scheduler.tick()
-        assert sorted(scheduler.names) == ["a", "b", "c"]
-        assert scheduler.entries["b"].total_run_count == 1
-        assert world.client.zcard(SCHEDULE) == 1
 
     def test_a_class_of_entries_that_cannot_be_stored_is_named(self, world: World) -> None:
         class Plain(RecordingScheduler):
@@ -416,22 +361,6 @@ class Gate:
 
 
 class TestOwnLock:
-    def test_an_own_lock_is_extended_and_released(
-        self, world: World, redis_client: redis.Redis
-    ) -> None:
-        world.app.conf.redbeat_lock_timeout = 60
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler()
-        lock = redis_client.lock(LOCK, timeout=5)
-        assert lock.acquire()
-        scheduler.lock = lock
-        scheduler.tick()
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert 50_000 < world.client.pttl(LOCK) <= 60_000
-        scheduler.close()
-        assert not world.client.exists(LOCK)
-
     def test_a_lock_that_lives_for_less_than_a_second_is_not_deleted(
         self, world: World, redis_client: redis.Redis, log: pytest.LogCaptureFixture
     ) -> None:
@@ -442,21 +371,6 @@ class TestOwnLock:
         scheduler.lock = lock
         scheduler.tick()
         assert "Lost the lock" not in log.text
-
-    def test_a_lock_that_a_tick_sets_is_used(self, world: World, redis_client: redis.Redis) -> None:
-        class Own(RecordingScheduler):
-            def tick(self, **kwargs: Any) -> float:
-                if not isinstance(self.lock, redis.lock.Lock):
-                    self.lock = redis_client.lock(MINE, timeout=60)
-                    assert self.lock is not None
-                    self.lock.acquire()
-                return super().tick(**kwargs)
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.client.exists(MINE)
 
     def test_a_lock_that_raises_counts_as_lost(
         self, world: World, log: pytest.LogCaptureFixture
@@ -491,19 +405,6 @@ class TestOwnLock:
         scheduler.tick()
         lock_lost.disconnect(receive)
         assert lost == ["another"]
-
-    def test_an_own_lock_that_was_lost_is_acquired_again(
-        self, world: World, redis_client: redis.Redis
-    ) -> None:
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler()
-        for _ in range(2):
-            redis_client.delete(MINE)
-            lock = redis_client.lock(MINE, timeout=60)
-            assert lock.acquire()
-            scheduler.lock = lock
-            scheduler.tick()
-        assert scheduler.names == ["a"]
 
     def test_a_lost_own_lock_ends_a_beat_with_exit_on_loss(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"

@@ -228,24 +228,6 @@ class TestWhoWrites:
         standby.tick()
         assert "Static entries: 0 added, 1 changed, 1 removed, 2 in all" in log.text
 
-    def test_a_lazy_scheduler_writes_nothing(self, world: World) -> None:
-        declare(world, a=HOUR)
-        lead(world)
-        before = world.dump()
-        declare(world, b=HOUR)
-        lazy = world.scheduler(lazy=True)
-        assert world.dump() == before
-        lazy.tick()
-        assert static_names(world) == {"a"}
-
-    def test_set_up_again_by_a_leader_removes_at_once(self, world: World) -> None:
-        declare(world, a=HOUR, b=HOUR)
-        scheduler = lead(world)
-        declare(world, b=HOUR)
-        scheduler.setup_schedule()
-        assert static_names(world) == {"b"}
-        assert world.score("a") is None
-
     def test_set_up_again_by_a_standby_removes_when_it_leads(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         lead(world)
@@ -433,18 +415,3 @@ class TestBad:
         }
         lead(world)
         assert static_names(world) == {"good"}
-
-
-class TestLater:
-    def test_an_entry_added_to_a_running_beat_is_written(
-        self, world: World, log: pytest.LogCaptureFixture
-    ) -> None:
-        declare(world, a=HOUR)
-        scheduler = lead(world)
-        scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})
-        scheduler.update_from_dict({"a": {"task": "t", "schedule": 2 * HOUR}})
-        scheduler.tick()
-        assert static_names(world) == {"a"}
-        assert world.field("b", "definition")["task"] == "t"
-        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
-        assert "vanished" not in log.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -47,28 +47,12 @@ class TestRunning:
         assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=600)]
         assert world.score("a") == pytest.approx(ran.timestamp() + 660, abs=1e-5)
 
-    def test_an_entry_that_never_ran_is_due_now(self, world: World) -> None:
-        world.put("a", {"__type__": "crontab", "minute": "0", "hour": "4"})
-        scheduler = leading(world)
-        assert scheduler.names == ["a"]
-        score = world.score("a")
-        assert score is not None
-        due = datetime.fromtimestamp(score, timezone.utc)
-        assert (due.hour, due.minute, due.second, due.microsecond) == (4, 0, 0, 0)
-        assert world.now() < score <= world.now() + 86400
-
     def test_an_entry_due_at_this_moment_runs(self, world: World) -> None:
         """An entry whose score is too early runs at the time of its schedule."""
         world.put("a", interval_json(60), world.ago(60))
         world.put("b", interval_json(60), world.ago(55), score=world.now())
         assert leading(world).names == ["a"]
         assert world.score("b") == world.later(5)
-
-    def test_runs_in_due_order(self, world: World) -> None:
-        now = world.now()
-        for name, late in (("c", 1), ("a", 3), ("b", 2)):
-            world.put(name, interval_json(60), world.ago(60 + late), score=now - late)
-        assert leading(world).names == ["a", "b", "c"]
 
     def test_many_ticks_of_a_short_interval_run_every_slot(self, world: World) -> None:
         world.put("a", interval_json(0.05), world.ago(0.05))

@@ -66,39 +66,30 @@ def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEnt
 class TestSaving:
     """A beat waits at most 5 s. A save publishes only if the entry is due before that."""
 
-    def test_saving_a_due_entry_publishes_a_message(
-        self, world: World, subscriber: Subscriber
+    @pytest.mark.parametrize(
+        ("others", "seconds", "received"),
+        [
+            ({}, -1, ["due"]),
+            ({"earlier": -1000}, -1, ["due"]),
+            ({"later": 4}, 3, ["due"]),
+            ({"earlier": 2}, 4, []),
+            ({}, 60, []),
+        ],
+    )
+    def test_a_save_wakes_the_beat_up_if_it_would_look_too_late(
+        self,
+        world: World,
+        subscriber: Subscriber,
+        others: dict[str, float],
+        seconds: float,
+        received: list[str],
     ) -> None:
-        entry_due_in(world, "a", -1).save()
-        assert subscriber.received() == ["due"]
-
-    def test_saving_a_due_entry_behind_other_due_entries_publishes_a_message(
-        self, world: World, subscriber: Subscriber
-    ) -> None:
-        world.put("earlier", score=1)
-        entry_due_in(world, "a", -1).save()
-        assert subscriber.received() == ["due"]
-
-    def test_saving_the_next_entry_publishes_a_message(
-        self, world: World, subscriber: Subscriber
-    ) -> None:
+        """``others`` are due in some seconds, the saved entry in ``seconds``."""
         world.put("parked", score=-1)
-        world.put("later", score=world.now() + 4)
-        entry_due_in(world, "a", 3).save()
-        assert subscriber.received() == ["due"]
-
-    def test_saving_another_entry_due_soon_publishes_nothing(
-        self, world: World, subscriber: Subscriber
-    ) -> None:
-        world.put("earlier", score=world.now() + 2)
-        entry_due_in(world, "a", 4).save()
-        assert subscriber.received() == []
-
-    def test_saving_an_entry_due_later_publishes_nothing(
-        self, world: World, subscriber: Subscriber
-    ) -> None:
-        entry_due_in(world, "a", 60).save()
-        assert subscriber.received() == []
+        for name, due in others.items():
+            world.put(name, score=world.now() + due)
+        entry_due_in(world, "a", seconds).save()
+        assert subscriber.received() == received
 
     def test_a_new_interval(self, world: World, subscriber: Subscriber) -> None:
         RedBeatSchedulerEntry("slow", "t", 60, app=world.app).save()
