@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import EX_CONFIG
 from tests.acceptance.processes import ROOT, Project
 from tests.servers import RedisServer
@@ -23,14 +21,6 @@ from tests.waiting import wait_until
 
 TASK = "tests.acceptance.project.note"
 EVERY_SECOND = {"tick": {"task": TASK, "schedule": 1.0, "args": ["a", 2]}}
-
-
-@pytest.fixture
-def web(redis_url: str) -> Celery:
-    """Return the app of another process that edits the schedule."""
-    app = Celery("web", broker=redis_url, set_as_current=False)
-    app.conf.update(timezone="UTC", enable_utc=True)
-    return app
 
 
 @pytest.mark.parametrize(
@@ -78,26 +68,6 @@ def test_a_signal_stops_beat_and_releases_the_lock(
 
 
 @pytest.mark.long
-def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> None:
-    project.worker()
-    project.beat(schedule=EVERY_SECOND)
-    project.wait_for_runs("tick", 1)
-    entry = RedBeatSchedulerEntry("live", TASK, 0.5, args=[1], app=web).save()
-    project.wait_for_runs("live", 2)
-    entry = RedBeatSchedulerEntry.from_key("redbeat:live", app=web)
-    entry.args = [2]
-    entry.save()
-    wait_until(lambda: project.ran("live")[-1]["args"] == [2], message="the edit")
-    entry.delete()
-    count = len(project.ran("tick"))
-    project.wait_for_runs("tick", count + 1)
-    gone = len(project.ran("live"))
-    project.wait_for_runs("tick", count + 3)
-    assert len(project.ran("live")) == gone
-    assert project.client.exists("redbeat:live") == 0
-
-
-@pytest.mark.long
 def test_the_recipes_for_other_languages_work(project: Project) -> None:
     project.worker()
     beat = project.beat()
@@ -134,26 +104,6 @@ def test_the_recipes_for_other_languages_work(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
-    project.worker()
-    first = project.beat(schedule=EVERY_SECOND)
-    first.wait_for("Acquired lock")
-    second = project.beat(schedule=EVERY_SECOND)
-    second.wait_for("standing by")
-    project.wait_for_runs("tick", 2)
-    assert "Sending due task" not in second.output()
-    assert first.stop() == 0
-    second.wait_for("Sending due task tick")
-    runs = project.wait_for_runs("tick", 5)
-    instants = [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
-    assert len(set(instants)) == len(instants)
-    assert {later - earlier for earlier, later in pairwise(instants)} <= {
-        timedelta(seconds=1),
-        timedelta(seconds=2),
-    }
-
-
-@pytest.mark.long
 def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project) -> None:
     project.beat().wait_for("Acquired lock")
     standby = project.beat("--enable-remote-control", "-n", "standby")
@@ -163,16 +113,6 @@ def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project)
     assert answers.popen.wait(30) == 0
     assert "pong" in answers.output()
     assert standby.stop(deadline=5.0) == 0
-
-
-@pytest.mark.long
-def test_a_beat_inside_a_worker_sends_runs(project: Project) -> None:
-    worker = project.start(
-        *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
-        schedule=EVERY_SECOND,
-    )
-    project.wait_for_runs("tick", 2)
-    worker.stop(deadline=30.0)
 
 
 @pytest.mark.long

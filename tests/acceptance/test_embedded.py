@@ -95,17 +95,6 @@ class TestTwoWorkers:
         assert "Sending due task" not in second.output()
         return first, second
 
-    def test_the_other_takes_over_when_one_stops(
-        self, project: Project, workers: tuple[Process, Process]
-    ) -> None:
-        first, second = workers
-        assert first.stop(signal.SIGTERM, deadline=30.0) == 0
-        second.wait_for("beat: Acquired lock")
-        runs = project.wait_for_runs("tick", len(project.ran("tick")) + 3)
-        assert len(set(instants(runs))) == len(runs)
-        assert "beat: Releasing lock" in first.output()
-        assert "silent for" not in second.output()
-
     def test_the_other_takes_over_when_one_dies(
         self, project: Project, workers: tuple[Process, Process]
     ) -> None:

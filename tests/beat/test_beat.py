@@ -65,21 +65,6 @@ def kill_at(beat: Any, is_last: Callable[[Change], bool]) -> None:
         run_until_idle(beat)
 
 
-def test_what_is_due_is_sent_once_and_recorded(world: World) -> None:
-    beat = world.beat()
-    keys = [world.put(f"e{number}", args=[number]) for number in range(130)]
-
-    run_until_idle(beat)
-
-    sent = world.messages
-    assert sorted(message.name for message in sent) == sorted(f"e{n}" for n in range(130))
-    assert len({message.id for message in sent}) == 130
-    for key in keys:
-        assert world.runs(key) == 1
-        assert world.state(key).hold is None
-        assert world.client.zscore(SCHEDULE, key) > world.now
-
-
 @pytest.mark.parametrize("longest", [1000.0, -1.0], ids=["in time", "too late"])
 def test_redis_looks_ahead_while_a_beat_decides(
     world: World, monkeypatch: pytest.MonkeyPatch, longest: float

@@ -295,13 +295,6 @@ def test_a_long_body_is_not_kept(bench: Bench) -> None:
     assert len(bodies[short.key]) > 5000
 
 
-def test_another_rule_brings_new_arguments(bench: Bench) -> None:
-    bench.learn(rule_of())
-    for number in range(3):
-        rendered, celerys = bench.both(rule_of(args=[number], definition="text"))
-        assert rendered == celerys
-
-
 @pytest.mark.parametrize("same", ["args", "kwargs"])
 def test_rules_that_share_one_kind_of_arguments_differ_in_the_other(
     bench: Bench, same: str

@@ -468,21 +468,6 @@ def test_an_entry_class_that_chooses_its_next_time(make_world: Make) -> None:
     assert found == [pytest.approx(9.0), -1.0, None, None]
 
 
-def test_a_static_schedule_that_is_more_than_its_stored_form(make_world: Make) -> None:
-    seen: list[Any] = []
-
-    class Mine(RedBeatScheduler):
-        def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
-            seen.append(entry.schedule)
-            return super().maybe_due(entry, **kwargs)
-
-    world = make_world(Mine)
-    run = world.run()
-    world.send(run)
-    assert seen == [run.rule.schedule]
-    assert seen[0] is run.rule.schedule
-
-
 def test_an_entry_class_that_loads_itself(make_world: Make) -> None:
     class MyEntry(RedBeatSchedulerEntry):
         @classmethod

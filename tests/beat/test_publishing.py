@@ -10,18 +10,14 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.state import State
 from redbeat.signals import entry_dispatched
 from redbeat.storage.rows import Request
 from redbeat.storage.store import Store
 from tests.beat.sending import Clock
-from tests.beat.worlds import empty_broker
+from tests.beat.worlds import SCHEDULE, World, empty_broker
 from tests.schedulers import Scheduler
 
 pytestmark = pytest.mark.standalone
-
-SCHEDULE = "redbeat::schedule"
 
 
 class Acting(Scheduler):
@@ -34,42 +30,19 @@ class Acting(Scheduler):
         return super().apply_async(entry, *args, **kwargs)
 
 
-class World:
-    """A schedule whose broker is another database of the same server."""
-
-    def __init__(self, app: Celery, client: Any) -> None:
-        self.app, self.client = app, client
-        self.beats: list[Any] = []
-
-    def beat(self, act: Callable[[str], object]) -> Any:
-        """Return a beat that calls ``act`` before it sends a run."""
-        make = type("Acting", (Acting,), {"act": staticmethod(act)})
-        self.beats.append(make(self.app))
-        return self.beats[-1]
-
-    def put(self, name: str, late: float = 30.0, **more: Any) -> str:
-        """Save an entry that was due ``late`` seconds ago; return its key."""
-        entry = RedBeatSchedulerEntry(name, "proj.note", 3600.0, app=self.app, **more).save()
-        self.client.hdel(entry.key, "meta")
-        self.client.zadd(SCHEDULE, {entry.key: self.now - late})
-        return str(entry.key)
-
-    @property
-    def now(self) -> float:
-        seconds, micros = self.client.time()
-        return float(seconds + micros / 1e6)
-
-    def state(self, key: str) -> State:
-        return State.read(*self.client.hmget(key, "beat_state", "meta"))
-
-
 @pytest.fixture
 def world(app: Celery, redis_client: Any, redis_url: str) -> Iterator[World]:
-    with empty_broker(app, redis_url):
-        world = World(app, redis_client)
+    """A schedule whose broker is another database of the same server."""
+    with empty_broker(app, redis_url) as broker:
+        world = World(app, redis_client, broker)
         yield world
         for beat in world.beats:
             beat.close()
+
+
+def acting(act: Callable[[str], object]) -> type[Acting]:
+    """Return a scheduler that calls ``act`` with the name of each entry before it sends a run."""
+    return type("Acting", (Acting,), {"act": staticmethod(act)})
 
 
 @pytest.mark.parametrize("signal", [SystemExit, KeyboardInterrupt])
@@ -83,7 +56,7 @@ def test_a_stop_in_a_publish_records_what_left_and_keeps_its_own_run_decided(
         if name == "b":
             raise signal
 
-    beat = world.beat(stop)
+    beat = world.beat(acting(stop))
     with pytest.raises(signal):
         beat.tick()
 
@@ -105,7 +78,7 @@ def test_a_history_that_cannot_be_read_and_came_during_a_run_is_set_aside(
         announced.append(entry.name)
 
     key = world.put("a")
-    beat = world.beat(lambda _name: world.client.hset(key, "meta", "{"))
+    beat = world.beat(acting(lambda _name: world.client.hset(key, "meta", "{")))
     entry_dispatched.connect(hear)
     try:
         for _ in range(3):
@@ -201,7 +174,9 @@ def test_own_code_that_takes_part_in_sending_is_named_once(
     caplog.set_level("INFO")
     keys = [world.put(name) for name in "ab"]
     held: list[bool] = []
-    beat = world.beat(lambda name: held.append(world.state(f"redbeat:{name}").hold is not None))
+    beat = world.beat(
+        acting(lambda name: held.append(world.state(f"redbeat:{name}").hold is not None))
+    )
 
     for _ in range(3):
         beat.tick()

@@ -293,15 +293,6 @@ class TestRelease:
         assert world.quarantine() == {}
         assert "leaves the quarantine" in log.text
 
-    def test_repair_of_the_history(self, world: World, clock: Clock) -> None:
-        store_bad_field("meta", "{")(world)
-        scheduler = world.scheduler_of(RecordingScheduler, clock)
-        scheduler.tick()
-        world.put_meta("bad", world.ago(90))
-        clock.advance(INTERVAL)
-        scheduler.tick()
-        assert scheduler.names == ["bad"]
-
     def test_repair_of_the_type_of_the_key(self, world: World, clock: Clock) -> None:
         world.client.set(f"{PREFIX}bad", "x")
         world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0})
@@ -345,14 +336,6 @@ class TestRelease:
 
 
 class TestMissingHash:
-    def test_a_writer_between_its_two_commands_loses_nothing(self, world: World) -> None:
-        world.client.zadd(SCHEDULE, {f"{PREFIX}late": 0})
-        scheduler = world.scheduler()
-        scheduler.tick()
-        world.put("late")
-        scheduler.tick()
-        assert scheduler.names == ["late"]
-
     def test_looks_are_counted_from_zero_after_the_hash_came_back(self, world: World) -> None:
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler = world.scheduler()

@@ -186,6 +186,20 @@ def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
         assert client_of(heir).llen("celery") == 1
 
 
+def test_a_queue_without_write_permission_delays_that_entry_only(
+    world: World, broker: RedisServer, log: pytest.LogCaptureFixture
+) -> None:
+    admin = client_of(broker)
+    admin.acl_setuser("default", keys=["celery*", "_kombu*"], reset_keys=True, enabled=True)
+    world.put("bad", options={"queue": "forbidden"})
+    world.put("good")
+    world.scheduler_of(RedBeatScheduler).tick()
+    assert world.run_count("good") == 1
+    assert world.score("bad") == world.later(ENTRY_WAIT.first)
+    assert lines(log, f"Could not send {PREFIX}bad")
+    assert not lines(log, AWAY)
+
+
 def test_no_password_is_in_the_log(
     app: Celery, world: World, log: pytest.LogCaptureFixture
 ) -> None:

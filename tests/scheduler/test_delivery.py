@@ -113,14 +113,6 @@ class TestOrder:
         assert scheduler.names == ["a"]
         assert not lines(log, "is lost")
 
-    def test_no_hold_is_left_when_it_is_sent(self, world: World) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        scheduler = world.scheduler()
-        held: list[bool] = []
-        scheduler.before_send = lambda _task: held.append(world.is_held("a"))
-        scheduler.tick()
-        assert held == [False]
-
 
 class TestRetryOptions:
     def test_at_least_once_is_retried_once_without_a_pause(self, world: World) -> None:

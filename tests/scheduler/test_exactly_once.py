@@ -27,7 +27,7 @@ from tests.samples import long
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-from .clients import CountingRedis, Wire
+from .clients import Wire
 from .conftest import SCHEDULE, Clock, World, interval_json
 
 #: In these tests, broker and schedule share a single server.
@@ -231,22 +231,6 @@ class TestOneStep:
             scheduler.tick()
         assert (queues.names(), world.run_count("a")) == ([], 0)
 
-    def test_a_program_with_its_own_tick(
-        self, world: World, queues: Queues, wire: Wire, announced: list[str]
-    ) -> None:
-        saved(world, "a")
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        assert queues.names() == ["a"]
-        world.client.hdel(f"{PREFIX}a", "meta")
-        world.make_due("a")
-        wire.lose(lambda: len(queues.messages()) == 2)
-        for _ in range(3):
-            for entry in scheduler.schedule.values():
-                scheduler.maybe_due(entry)
-        assert wire.lost == 1
-        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
-
 
 class TestWhatCelerySends:
     """Routing, priorities and serializers work in the same way as in Celery and kombu."""
@@ -274,25 +258,6 @@ class TestWhatCelerySends:
             for queue in world.app.conf.task_queues:
                 queue(connection.default_channel).declare()
         return {"exchange": "twice", "routing_key": "both"}
-
-    def test_the_connection_breaks_while_a_message_is_routed(
-        self, world: World, queues: Queues
-    ) -> None:
-        """After the fault, kombu looks up the queues on a new channel, unknown to RedBeat."""
-        put_one_off(world, "a", options=self.bind_two(world))
-        put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
-
-        def kill() -> None:
-            with redis.Redis.from_url(queues.url) as client:
-                client.client_kill_filter(_type="normal", skipme=True)
-
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        with before_publish(kill):
-            scheduler.tick()
-        for name in "ab":
-            run_again(world, scheduler, name)
-        assert sorted(queues.names("one")) == sorted(queues.names("two")) == ["a", "b"]
-        assert [world.run_count(name) for name in "ab"] == [1, 1]
 
     @pytest.mark.parametrize("crooked", ["one", "two"])
     def test_all_queues_get_the_message_or_none(
@@ -880,20 +845,6 @@ class TestCosts:
     def reads(self, client: Any) -> int:
         """Return the server's count of reads from sockets. A small request takes one read."""
         return int(client.info("stats")["total_reads_processed"])
-
-    def test_two_round_trips_in_all(
-        self, world: World, queues: Queues, counting: CountingRedis
-    ) -> None:
-        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
-        put_one_off(world, "warm-up")
-        scheduler.tick()
-        put_one_off(world, "a")
-        trips, reads = counting.trips, self.reads(world.client)
-        scheduler.tick()
-        assert 0 < counting.trips - trips <= 2
-        # One read is the INFO command of the measurement.
-        assert self.reads(world.client) - reads - 1 <= 2
-        assert queues.names() == ["warm-up", "a"]
 
     @pytest.mark.long
     def test_bytes_of_a_call_are_bounded(

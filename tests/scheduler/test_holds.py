@@ -259,19 +259,6 @@ class TestPerhapsSent:
         assert [sent.scheduled_at for sent in heir.sent] == [first]
         assert world.run_count("a") == 1
 
-    def test_a_pause_and_a_resume_keep_the_id_of_a_possibly_sent_run(
-        self, world: World, wire: Wire
-    ) -> None:
-        dead = die_after_sending(world, wire, max_runs=1)
-        decided_before(world)
-        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
-        entry.pause()
-        entry.resume()
-        heir = world.scheduler()
-        heir.tick()
-        first = dead.sent[0].scheduled_at - timedelta(seconds=60)
-        assert [sent.scheduled_at for sent in heir.sent] == [first]
-
     def test_a_save_keeps_the_id_of_a_run_that_was_put_back(self, world: World) -> None:
         """The broker did not confirm the message, so the run may have been sent."""
 

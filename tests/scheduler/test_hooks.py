@@ -86,43 +86,6 @@ class TestScheduler:
         assert sent == ["a"]
         assert world.run_count("a") == 1
 
-    def test_an_overridden_next_instance_is_called_once(self, world: World) -> None:
-        made: list[str] = []
-
-        class Entry(RedBeatSchedulerEntry):
-            def _next_instance(self, last_run_at: Any = None, *_args: Any) -> Any:
-                made.append(str(self.name))
-                after = self.__copy__()
-                after.last_run_at = last_run_at or world.ago(0)
-                after.total_run_count += 1
-                return after
-
-            __next__ = next = _next_instance  # type: ignore[assignment]
-
-        class Own(RecordingScheduler):
-            pass
-
-        Own.Entry = Entry
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == made == ["a"]
-        assert world.run_count("a") == 1
-
-    def test_apply_async_without_super(self, world: World) -> None:
-        sent: list[str] = []
-
-        class Own(RecordingScheduler):
-            def apply_async(self, entry: Any, **_kwargs: Any) -> Any:
-                sent.append(entry.name)
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        scheduler.tick()
-        assert sent == ["a"]
-        assert world.run_count("a") == 1
-
     def test_setup_schedule_without_super_removes_nothing(self, world: World) -> None:
         class Own(RecordingScheduler):
             def setup_schedule(self) -> None:

@@ -12,7 +12,6 @@ from redbeat import RedBeatScheduler
 from redbeat.beat.beat import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.storage.words import SILENCE
-from tests.deployments import PREFIX
 
 from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once
 
@@ -60,28 +59,6 @@ class TestLeading:
         standby.tick()
         assert standby.names == ["a"]
 
-    def test_close_of_a_standby_leaves_the_lock(self, world: World) -> None:
-        leader, standby = world.scheduler(), world.scheduler()
-        leader.tick()
-        standby.tick()
-        standby.close()
-        assert world.client.get(LOCK) == lock_of(leader)
-
-    def test_a_beat_that_lost_the_lock_stands_by_and_leads_again(
-        self, world: World, log: pytest.LogCaptureFixture
-    ) -> None:
-        scheduler = world.scheduler()
-        scheduler.tick()
-        world.client.set(LOCK, "another", px=60_000)
-        world.put("a")
-        assert scheduler.tick() == STANDBY_POLL
-        assert scheduler.tick() == STANDBY_POLL
-        assert scheduler.sent == []
-        assert log.text.count(f"Lost the lock {LOCK} to another") == 1
-        world.client.delete(LOCK)
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-
     def test_expired_lock_is_taken_again(self, world: World) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
@@ -91,11 +68,6 @@ class TestLeading:
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.client.get(LOCK) == lock_of(scheduler)
-
-    def test_custom_key_gets_the_prefix(self, world: World) -> None:
-        world.app.conf.redbeat_lock_key = "mine"
-        world.scheduler().tick()
-        assert world.client.exists(f"{PREFIX}mine")
 
     def test_a_key_that_is_no_lock_is_reported_and_stays(
         self, world: World, log: pytest.LogCaptureFixture

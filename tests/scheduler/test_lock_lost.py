@@ -132,15 +132,6 @@ class TestExit:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_a_lock_that_expired_and_is_free_is_taken_again(
-        self, world: World, scheduler: RecordingScheduler
-    ) -> None:
-        world.client.delete(LOCK)
-        world.put("a")
-        scheduler.tick()
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-
     def test_an_unknown_choice_is_an_error_at_start(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "die"
         with pytest.raises(ConfigurationError, match=r"redbeat_on_lock_lost.*standby, exit"):
@@ -165,21 +156,6 @@ class TestWhoLeads:
         assert leader.since is not None
         assert started <= leader.since <= datetime.now(timezone.utc)
         assert active_beats(world.app) == [leader]
-
-    def test_the_status_follows_the_lock(self, world: World) -> None:
-        scheduler, heir = world.scheduler(), world.scheduler()
-        scheduler.tick()
-        heir.tick()
-        first = current_leader(world.app)
-        scheduler.close()
-        assert current_leader(world.app) is None
-        heir.tick()
-        second = current_leader(world.app)
-        assert first is not None
-        assert second is not None
-        assert first.token != second.token
-        heir.close()
-        assert active_beats(world.app) == []
 
     @pytest.mark.parametrize(
         "token",

@@ -27,24 +27,6 @@ TRUE: list[Any] = [True, 1, 1.0, -1, "true", "false", [0], {"a": 0}]
 FALSE: list[Any] = [False, 0, 0.0, None, "", [], {}]
 
 
-def test_a_lock_of_half_a_second_is_kept(world: World) -> None:
-    world.app.conf.redbeat_lock_timeout = 0.5
-    world.put("a")
-    scheduler = world.scheduler()
-    assert scheduler.lock_timeout == 0.5
-    assert scheduler.tick() <= 0.5 / 3
-    assert scheduler.names == ["a"]
-
-
-def test_an_empty_lock_key_makes_beats_share(world: World) -> None:
-    world.app.conf.redbeat_lock_key = ""
-    world.put("a")
-    scheduler = world.scheduler()
-    assert scheduler.lock is None
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-
-
 @pytest.mark.standalone
 def test_an_empty_prefix_leaves_other_keys_alone(world: World, redis_url: str) -> None:
     app = world.app

@@ -82,16 +82,6 @@ def test_what_becomes_due_is_looked_at_in_the_same_round_trip(
     assert calls(world)["evalsha"] <= 3  # look, hold and record
 
 
-def test_a_lost_lock_is_seen_at_the_next_tick(
-    world: World, idle: RecordingScheduler, log: pytest.LogCaptureFixture
-) -> None:
-    world.client.set(LOCK, "other", px=60_000)
-    world.put("new")
-    idle.tick()
-    assert idle.sent == []
-    assert f"Lost the lock {LOCK} to other" in log.text
-
-
 def test_lost_data_are_seen_at_the_next_tick(
     world: World, idle: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:

@@ -283,22 +283,6 @@ def test_a_deleted_entry_does_not_come_back(site: Site) -> None:
     assert not site.world.client.exists(KEY)
 
 
-def test_a_save_keeps_the_results(site: Site) -> None:
-    site.run()
-    entry = site.entry
-    entry.args = [1]
-    entry.save()
-    assert site.result is not None
-    assert site.entry.status.last_success is not None
-
-
-def test_an_entry_created_again_has_no_results(site: Site) -> None:
-    site.run()
-    site.world.client.hdel(KEY, "definition")
-    site.save()
-    assert site.entry.status.last_success is None
-
-
 # -- lost runs -------------------------------------------------------------------------------------
 
 
@@ -312,14 +296,6 @@ def test_a_run_without_an_end_is_lost_after_its_limit(site: Site) -> None:
     assert [run.result and run.result.state for run in entry.history] == ["lost", "succeeded"]
     site.execute(lost, states.SUCCESS)
     assert [run.result and run.result.state for run in entry.history] == ["succeeded"] * 2
-
-
-def test_runs_from_before_the_reports_are_not_lost(site: Site) -> None:
-    site.send()
-    entry = site.entry
-    entry.overlap_timeout = 0.001
-    site.run()
-    assert [run.result and run.result.state for run in entry.history] == ["succeeded", None]
 
 
 def test_without_reports_no_run_is_lost(site: Site, app: Celery) -> None:
@@ -600,16 +576,6 @@ def test_a_success_ends_the_problem_until_the_time_has_passed_again(world: World
     assert overdue(world)[0].last_success == site.entry.status.last_success
 
 
-def test_the_command_line_shows_results(world: World) -> None:
-    site = Site(world)
-    site.save()
-    site.fail()
-    assert "ValueError: number 0" in run_command(world.app, "history", "a").out
-    shown = json.loads(run_command(world.app, "show", "a", "--json").out)
-    assert (shown["last_success"], shown["consecutive_failures"]) == (None, 1)
-    assert shown["history"][0]["result"]["state"] == "failed"
-
-
 def test_the_last_result_is_shown_and_found_within_seconds_of_the_report(world: World) -> None:
     """No beat has taken the reports in yet."""
     site = Site(world)
@@ -700,17 +666,6 @@ def test_nothing_is_expected_before_the_start(world: World) -> None:
     site.save(expect_within=0.01, start_time=world.ago(-HOUR), last_run_at=None)
     site.age()
     assert overdue(world) == []
-
-
-def test_a_status_without_overdue_entries_takes_two_round_trips(world: World) -> None:
-    site = Site(world)
-    site.save(expect_within=HOUR)
-    site.run()
-    world.take_reports(site.scheduler)
-    Schedule(world.app).status()  # loads the script
-    before = world.calls()
-    Schedule(world.app).status()
-    assert world.calls() - before == 1
 
 
 def test_more_than_a_page_of_overdue_entries(world: World) -> None:

@@ -122,14 +122,6 @@ def save(world: World, number: int) -> set[str]:
     return {str(entry.name) for entry in entries}
 
 
-def test_one_beat_has_all_shards(world: World) -> None:
-    names = save(world, 40)
-    beat = start(world)
-    run([beat])
-    assert leads(beat) == set(range(SHARDS))
-    assert sorted(beat.names) == sorted(names)
-
-
 def test_beats_share_the_shards_and_nothing_is_sent_twice(world: World) -> None:
     beats = [start(world)]
     run(beats)

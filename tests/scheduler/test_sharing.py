@@ -12,8 +12,6 @@ from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World
 
-BEATS = f".{PREFIX}:beats"
-
 
 @pytest.fixture(autouse=True)
 def _no_lock(world: World) -> None:
@@ -27,13 +25,6 @@ def present(world: World, count: int) -> list[RecordingScheduler]:
     for beat in beats:
         beat.tick()
     return beats
-
-
-def test_beats_that_were_not_seen_for_long_are_removed(world: World) -> None:
-    world.client.zadd(BEATS, {f"gone{number}": world.now() - 100 for number in range(50)})
-    present(world, 1)
-    assert world.client.zcard(BEATS) == 1
-    assert 0 < world.client.ttl(BEATS) <= 60
 
 
 def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:

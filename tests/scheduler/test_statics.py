@@ -133,24 +133,6 @@ class TestSynchronisation:
         lead(world)
         assert world.dump() == before
 
-    def test_a_disabled_static_entry_is_parked(self, world: World) -> None:
-        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1, "enabled": False}}
-        scheduler = lead(world)
-        assert world.score("a") == -2
-        declare(world, a=HOUR)
-        lead(world)
-        assert scheduler.sent == []
-        assert world.score("a") == world.later(HOUR)
-
-    def test_a_static_entry_runs_like_any_other(self, world: World) -> None:
-        declare(world, a=HOUR)
-        lead(world)
-        world.put_meta("a", world.ago(HOUR + 1))
-        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
-        scheduler = lead(world)
-        assert scheduler.names == ["a"]
-        assert world.run_count("a") == 1
-
     def test_a_change_releases_a_quarantined_static_entry(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)

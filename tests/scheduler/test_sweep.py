@@ -456,22 +456,6 @@ def test_a_user_without_rights_on_the_note(world: World, clock: Clock) -> None:
 # -- the cost --------------------------------------------------------------------------------------
 
 
-def scans(world: World) -> int:
-    """Return how many SCAN commands the server has run."""
-    return int(world.client.info("commandstats").get("cmdstat_scan", {}).get("calls", 0))
-
-
-def test_without_a_loss_no_key_is_scanned(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    save(world, "a", "b")
-    sweep(scheduler, clock)
-    world.client.zrem(SCHEDULE, f"{PREFIX}a")
-    before = scans(world)
-    sweep(scheduler, clock, 30)
-    assert scans(world) == before > 0
-
-
 def test_an_idle_tick_in_between_is_one_round_trip(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:

@@ -74,12 +74,6 @@ class TestScores:
         assert world.score("a") == pytest.approx(ran.timestamp() + 60, abs=1e-5)
         assert world.run_count("a") == 0
 
-    def test_a_disabled_entry_is_parked(self, world: World) -> None:
-        world.put("a", enabled=False)
-        assert leading(world).sent == []
-        assert world.score("a") == -2
-        assert not world.is_held("a")
-
     def test_a_finished_entry_is_parked_after_its_last_run(self, world: World) -> None:
         start = int(world.now()) - 100
         rule = {"__type__": "rrule", "freq": 6, "dtstart": start, "count": 2, "interval": 50}
@@ -173,14 +167,6 @@ class TestRoundTrips:
 
 
 class TestClosing:
-    def test_close_records_and_releases_once(self, world: World, counting: CountingRedis) -> None:
-        scheduler = leading(world)
-        scheduler.close()
-        assert world.client.get(f"{PREFIX}:lock") is None
-        trips = counting.trips
-        scheduler.close()
-        assert counting.trips == trips
-
     def test_close_before_any_tick(self, world: World, counting: CountingRedis) -> None:
         world.scheduler().close()
         assert counting.trips == 0
