@@ -30,7 +30,7 @@ from celery.schedules import schedule
 
 import redbeat
 from examples.embedded import EmbeddedRedis
-from redbeat.management.find import Query, browse
+from redbeat.management.find import Filter, browse
 
 from .pages import put
 from .prepared import UnsentScheduler, beat, make_app
@@ -211,10 +211,10 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         yield from short_operations(app, client)
         everything = redbeat.Schedule(app)
         for title, query in {
-            "page": Query(),
-            "page, search by name": Query(name="tenant-0042:"),
-            "page, paused": Query(state="paused"),
-            "page, by task": Query(task="proj.rare"),
+            "page": Filter(),
+            "page, search by name": Filter("tenant-0042:", fold=True),
+            "page, paused": Filter(states={"paused"}, fold=True),
+            "page, by task": Filter(task="proj.rare", fold=True),
         }.items():
             yield title, here(client, partial(browse, everything, query))
         environment = {

@@ -63,9 +63,30 @@ class Filter(NamedTuple):
             states = (states,)
         state_set = None if states is None else frozenset(states)
         for state in state_set or ():
-            _check("states", state, status.STATES)
-        _check("last_result", last_result, status.LAST_RESULTS)
+            check_choice("states", state, status.STATES)
+        check_choice("last_result", last_result, status.LAST_RESULTS)
         return cls(pattern, due_before=before, states=state_set, last_result=last_result, **others)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all entries match."""
+        return self._replace(fold=False) == Filter()
+
+    @property
+    def one_state(self) -> str | None:
+        """The state, if a single one is the only condition."""
+        states = self.states or ()
+        return next(iter(states)) if len(states) == 1 and self._replace(states=None).plain else None
+
+    @property
+    def parked(self) -> bool:
+        """Whether all matching entries are never due."""
+        return self.states is not None and self.states <= PARKED_STATES
+
+    @property
+    def decodes(self) -> bool:
+        """Whether only decoded entries tell if they match."""
+        return any(each is not None for each in (self.states, self.task, self.last_result))
 
     def matches(self, text: str, pattern: str | None) -> bool:
         if pattern is None:
@@ -99,7 +120,8 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
 
-def _check(field: str, value: str | None, known: Sequence[str]) -> None:
+def check_choice(field: str, value: str | None, known: Sequence[str]) -> None:
+    """Raise :exc:`InvalidEntryError` for an unknown value."""
     if value is not None and value not in known:
         raise InvalidEntryError(field, f"must be one of {', '.join(known)}")
 
@@ -142,9 +164,6 @@ ORDERS: Final[dict[str, Callable[[status.Record], Any]]] = {
 #: The orders of the dashboard; a leading ``-`` reverses one.
 SORTS: Final = tuple(chain.from_iterable((order, f"-{order}") for order in ORDERS))
 
-#: Maximum length of a search text in characters: it is compared with the names of all entries.
-MAX_SEARCH: Final = 500
-
 #: A cursor: a score, as Redis or Python formats it, a space and a key.
 CURSOR: Final = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)) (.+)", re.S
@@ -156,46 +175,6 @@ NO_CURSOR: Final = "is not a valid cursor; start with the first page"
 Member = tuple[str, float]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A search of the dashboard; a field that is empty or None matches all.
-
-    ``name`` and ``task`` are compared by :func:`like`. ``static`` is true for static entries, false
-    for dynamic ones.
-    """
-
-    name: str = ""
-    task: str = ""
-    state: str | None = None
-    static: bool | None = None
-    sort: str = "due"
-    last_result: str | None = None
-
-    def __post_init__(self) -> None:
-        for field, text in (("name", self.name), ("task", self.task)):
-            if len(text) > MAX_SEARCH:
-                raise InvalidEntryError(field, f"must have at most {MAX_SEARCH} characters")
-        _check("sort", self.sort, SORTS)
-        _check("state", self.state, status.STATES)
-        _check("last_result", self.last_result, status.LAST_RESULTS)
-
-    @property
-    def plain(self) -> bool:
-        """Whether the sorted set has the pages as they are: in due order, without a condition."""
-        return self == Query()
-
-    @property
-    def filters(self) -> Filter:
-        states = frozenset({self.state}) if self.state else None
-        texts = self.name or None, self.task or None
-        return Filter(*texts, None, self.static, None, states, True, self.last_result)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether only decoded entries tell if they match."""
-        return self.state is not None or bool(self.task) or self.last_result is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +271,7 @@ class Search:
         if keys is not None:
             yield from map(self.read, batches(keys))
             return
-        if states is not None and states <= PARKED_STATES:
+        if self._filters.parked:
             yield from map(self._new_records, self._walk(PARKED_START))
         if states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
             yield from map(self._new_records, self._walk(None))
@@ -399,54 +378,55 @@ def in_order(records: Iterable[status.Record], sort: str) -> list[status.Record]
 
 def browse(
     schedule: Schedule,
-    query: Query,
+    filters: Filter,
+    sort: str = "due",
     after: str | None = None,
     limit: int = 50,
     skip: int = 0,
 ) -> Found:
-    """Return a page of entries, from the cursor ``after`` of the previous page.
+    """Return a page of entries in one of the :data:`SORTS`, from the cursor ``after``.
 
-    Without a cursor, the page begins after the first ``skip`` entries, unless the query has a
-    condition on state or task. Raises :exc:`InvalidEntryError` for an invalid cursor.
+    The cursor is that of the previous page. Without one, the page begins after the first ``skip``
+    entries, unless the filter has a condition on state or task. Raises :exc:`InvalidEntryError` for
+    an invalid cursor.
     """
-    if query.plain and (after is not None or not skip):
-        page = store_of(schedule.app).page(_cursor(after), limit)
-        next_cursor = " ".join(page.after) if page.after else None
-        return Found(records_in(schedule, page), page.now, next_cursor)
-    if query == Query(state=query.state) and query.state in WALKED:
-        return _walked(schedule, query, _cursor(after), limit)
-    search = Search(schedule, query.filters)
-    if query.sort != "due":
-        return _sorted(search, query.sort, str(skip) if after is None else after, limit)
-    place = _due_order(search.keys.name_of, query.state in PARKED_STATES)
-    members: Iterable[Member] = search.members()
+    search = Search(schedule, filters)
+    if sort != "due":
+        return _sorted(search, sort, str(skip) if after is None else after, limit)
     cursor = _cursor(after)
+    if filters.plain and (cursor is not None or not skip):
+        page = store_of(schedule.app).page(cursor, limit)
+        return Found(records_in(schedule, page), page.now, _joined(page.after))
+    if filters.one_state in WALKED:
+        return _walked(schedule, filters, cursor, limit)
+    place = _due_order(search.keys.name_of, filters.parked)
+    members: Iterable[Member] = search.members()
     if cursor is not None:
         last = place((cursor[1], score_in(cursor[0])))
         members = (member for member in members if place(member) > last)
-    if cursor is not None or query.decodes:
+    if cursor is not None or filters.decodes:
         skip = 0
-    most = MAX_READ if query.last_result is None else MAX_SKIMMED
+    most = MAX_READ if filters.last_result is None else MAX_SKIMMED
     following = nsmallest(skip + most + limit, members, place)
-    found = _first_page(search, following[skip:], limit, most, BATCH if query.decodes else limit)
-    return found if query.decodes else replace(found, total=search.count)
+    size = BATCH if filters.decodes else limit
+    found = _first_page(search, following[skip:], limit, most, size)
+    return found if filters.decodes else replace(found, total=search.count)
 
 
-def _walked(schedule: Schedule, query: Query, after: Cursor | None, limit: int) -> Found:
+def _walked(schedule: Schedule, filters: Filter, after: Cursor | None, limit: int) -> Found:
     """Return a page of the entries in a state, in the order of the sorted set.
 
     Entries that are never due come first there, so a search for these begins at its start.
     """
-    begin = PARKED_START if query.state in PARKED_STATES else None
+    begin = after or (PARKED_START if filters.parked else None)
     found, scores = list[status.Record](), dict[str, str]()
-    for page in islice(pages_of(store_of(schedule.app), after or begin), MAX_READ // BATCH):
-        found += filter(query.filters.takes, records_in(schedule, page))
+    for page in islice(pages_of(store_of(schedule.app), begin), MAX_READ // BATCH):
+        found += filter(filters.takes, records_in(schedule, page))
         scores |= {row.key: row.score for row in page.rows}
         if len(found) > limit:
             last = found[limit - 1].key
             return Found(found[:limit], page.now, f"{scores[last]} {last}")
-    following = " ".join(page.after) if page.after else None
-    return Found(found, page.now, following, following is not None)
+    return Found(found, page.now, _joined(page.after), page.after is not None)
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None]:
@@ -475,6 +455,10 @@ def _cursor(after: str | None) -> Cursor | None:
     if found is None:
         raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
     return found[1], found[2]
+
+
+def _joined(cursor: Cursor | None) -> str | None:
+    return None if cursor is None else " ".join(cursor)
 
 
 def _cursor_at(member: Member) -> str:

@@ -30,7 +30,7 @@ from redbeat.presentation.rule_text import KINDS, RULES, seconds_from
 from redbeat.transfer.entry_file import FIELDS, TASK, change_entry, new_entry
 
 from .auth import SAFE_METHODS, audit, problem
-from .pages import act, entry_name, entry_or_error, existing, get_or_404, query_of
+from .pages import act, entry_name, entry_or_error, existing, get_or_404, search_in
 from .values import schedule
 
 api = Blueprint("api", __name__, url_prefix="/api")
@@ -148,8 +148,8 @@ def calendars() -> ResponseReturnValue:
 
 @api.get("/entries")
 def entries() -> ResponseReturnValue:
-    limit = _limit()
-    found = find.browse(schedule, query_of(request.args), request.args.get("after"), limit)
+    limit, after = _limit(), request.args.get("after")
+    found = find.browse(schedule, *search_in(request.args), after, limit)
     return jsonify(entries=[as_json.record_json(each) for each in found.records], after=found.after)
 
 

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -63,20 +62,39 @@ def poll_after(seconds: float) -> float:
     return round(min(max(seconds / SHARE, shortest), longest), 1)
 
 
-def query_of(args: Mapping[str, str]) -> find.Query:
-    """Return the search in URL parameters; raise :exc:`InvalidEntryError` for an invalid one."""
-    kinds = {"": None, "static": True, "dynamic": False}
-    kind = args.get("static", "")
-    if kind not in kinds:
-        raise InvalidEntryError("static", f"must be static or dynamic, not {kind!r:.60}")
-    return find.Query(
-        name=args.get("q", "").strip(),
-        task=args.get("task", "").strip(),
-        state=args.get("state") or None,
-        static=kinds[kind],
-        last_result=args.get("last_result") or None,
-        sort=args.get("sort") or "due",
+#: Maximum length of a search text in characters: it is compared with the names of all entries.
+MAX_SEARCH: Final = 500
+
+#: The values of the URL parameters that are no search text.
+CHOICES: Final = {
+    "state": status.STATES,
+    "last_result": status.LAST_RESULTS,
+    "static": ("static", "dynamic"),
+    "sort": find.SORTS,
+}
+
+
+def search_in(args: Mapping[str, str]) -> tuple[find.Filter, str]:
+    """Return the filter and the sort order in URL parameters.
+
+    Raises :exc:`InvalidEntryError` for an invalid one.
+    """
+    patterns = {"name": args.get("q", "").strip(), "task": args.get("task", "").strip()}
+    for field, pattern in patterns.items():
+        if len(pattern) > MAX_SEARCH:
+            raise InvalidEntryError(field, f"must have at most {MAX_SEARCH} characters")
+    chosen = {field: args.get(field) or None for field in CHOICES}
+    for field, value in chosen.items():
+        find.check_choice(field, value, CHOICES[field])
+    filters = find.Filter(
+        patterns["name"] or None,
+        patterns["task"] or None,
+        static={"static": True, "dynamic": False}.get(chosen["static"] or ""),
+        states=frozenset({chosen["state"]}) if chosen["state"] else None,
+        fold=True,
+        last_result=chosen["last_result"],
     )
+    return filters, chosen["sort"] or "due"
 
 
 @listing.get("/")
@@ -92,22 +110,29 @@ def index() -> ResponseReturnValue:
     size = next((size for size in SIZES if args.get("per") == str(size)), SIZE)
     at = args.get("at", "")
     first = int(at) if re.fullmatch("[1-9][0-9]{0,8}", at) else 1
-    context: dict[str, Any] = {"sizes": SIZES, "sorts": find.SORTS, "size": size}
-    context.update(states=status.STATES, results=status.LAST_RESULTS)
+    context: dict[str, Any] = {"sizes": SIZES, "size": size, "choices": CHOICES}
     try:
-        query = query_of(args)
-        page = find.browse(schedule, query, args.get("after") or None, size, first - 1)
+        filters, sort = search_in(args)
+        page = find.browse(schedule, filters, sort, args.get("after") or None, size, first - 1)
     except InvalidEntryError as error:
         return render_template("listing.html", problem=str(error), page=None, **context), 400
     current = schedule.status()
-    context.update(query=query, page=page, now=values.now_of(page.now), status=current, first=first)
-    context["jumps"] = query.plain or page.total is not None
-    context["total"] = sum(current.entries.values()) if query.plain else page.total
-    if query == find.Query(state=query.state) and query.state:
-        context["total"] = current.entries.get(query.state)
-    context["recent"] = _recent_runs(page.records)
-    context["poll"] = poll_after(time.monotonic() - started)
-    return render_template("listing.html", **context)
+    counts, total = current.entries, page.total
+    if total is None:
+        total = sum(counts.values()) if filters.plain else counts.get(filters.one_state or "")
+    return render_template(
+        "listing.html",
+        page=page,
+        first=first,
+        filtered=not filters.plain,
+        jumps=filters.plain or page.total is not None,
+        total=total,
+        recent=_recent_runs(page.records),
+        status=current,
+        now=values.now_of(page.now),
+        poll=poll_after(time.monotonic() - started),
+        **context,
+    )
 
 
 def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
@@ -355,9 +380,9 @@ def selected() -> ResponseReturnValue:
 
 def _matching() -> list[str]:
     found, after = dict[str, None](), None
-    query = replace(query_of(_search()), sort="due")
+    filters, _ = search_in(_search())
     while (left := values.MAX_SELECTED - len(found)) > 0:
-        page = find.browse(schedule, query, after, left)
+        page = find.browse(schedule, filters, after=after, limit=left)
         found |= dict.fromkeys(map(values.name_of, page.records))
         after = page.after
         if after is None:

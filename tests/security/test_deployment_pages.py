@@ -12,8 +12,8 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.management.find import MAX_SEARCH
 from redbeat.web.auth import IN_ALL, PER_CLIENT
+from redbeat.web.pages import MAX_SEARCH
 from redbeat.web.site import LIMITS
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.deployments import USER, acl_rules

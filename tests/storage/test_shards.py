@@ -19,7 +19,7 @@ from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
 from redbeat.management.doctor import examine
-from redbeat.management.find import ORDERS, SORTS, Query, browse, in_order, static_among
+from redbeat.management.find import ORDERS, SORTS, Filter, browse, in_order, static_among
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage import words
 from redbeat.storage.keys import Keys, Layout
@@ -186,21 +186,21 @@ def test_pages_of_the_dashboard_are_the_same(
     for schedule in schedules:
         fill(schedule, 60)
 
-    def pages(schedule: Schedule, query: Query) -> list[list[str]]:
+    def pages(schedule: Schedule, filters: Filter) -> list[list[str]]:
         found, after = [], None
         while True:
-            page = browse(schedule, query, after, limit=17)
+            page = browse(schedule, filters, sort, after, limit=17)
             found.append(texts(page.records))
             after = page.after
             if after is None:
                 return found
 
-    for query in (Query(sort=sort), Query(name="TENANT-2", sort=sort)):
-        assert same(schedules, partial(pages, query=query))[0]
-    everything = [text for page in pages(schedules[0], Query(sort=sort)) for text in page]
+    for filters in (Filter(), Filter("TENANT-2", fold=True)):
+        assert same(schedules, partial(pages, filters=filters))[0]
+    everything = [text for page in pages(schedules[0], Filter()) for text in page]
 
     def skipped(schedule: Schedule, skip: int) -> list[str]:
-        return texts(browse(schedule, Query(sort=sort), skip=skip, limit=7).records)
+        return texts(browse(schedule, Filter(), sort, skip=skip, limit=7).records)
 
     for skip in (1, 20, 45, 50, 59, 60, 61):
         assert same(schedules, partial(skipped, skip=skip)) == everything[skip : skip + 7]
@@ -405,7 +405,7 @@ def test_the_rank_and_skipped_pages_are_the_same(schedules: tuple[Schedule, Sche
             for number in range(3 * BATCH)
         )
     offset = 2 * BATCH + 7
-    pages = same(schedules, lambda one: texts(browse(one, Query(), limit=5, skip=offset).records))
+    pages = same(schedules, lambda one: texts(browse(one, Filter(), limit=5, skip=offset).records))
     assert len(pages) == 5
     ranks = same(
         schedules,

@@ -15,9 +15,10 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import get_redis
 from redbeat.errors import InvalidEntryError
-from redbeat.management.find import MAX_READ, SORTED, SORTS, Query, browse, like
+from redbeat.management.find import MAX_READ, SORTED, SORTS, Found, browse, like
 from redbeat.management.schedule import Schedule
 from redbeat.storage.reading import SCAN_COUNT
+from redbeat.web.pages import search_in
 from tests.conftest import Make
 from tests.samples import long
 from tests.schedule.conftest import RoundTrips
@@ -53,11 +54,18 @@ def names(found: Any) -> list[str]:
     return [record.name for record in found.records]
 
 
+Query = dict[str, str]
+
+
+def search(schedule: Schedule, query: Query, after: str | None = None, limit: int = 50) -> Found:
+    return browse(schedule, *search_in(query), after, limit)
+
+
 def walked(schedule: Schedule, query: Query, limit: int) -> Iterator[str]:
     """Yield the names of the entries on all pages."""
     after = None
     for _ in range(1000):
-        found = browse(schedule, query, after, limit)
+        found = search(schedule, query, after, limit)
         assert len(found.records) <= limit
         yield from names(found)
         after = found.after
@@ -74,7 +82,7 @@ def test_a_cursor_may_have_been_written_by_another_server(
     for name in ("a", "b", "c"):
         make(name, 3600)
         redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": float(text)})
-    assert names(browse(schedule, Query(), f"{text} redbeat:b")) == ["c"]
+    assert names(search(schedule, {}, f"{text} redbeat:b")) == ["c"]
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -84,7 +92,7 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
     for number, name in enumerate(made):
         make(name, 3600 + number, task=f"t{number % 2}")
     make("n8").pause()
-    found = list(walked(schedule, Query(sort=sort), limit))
+    found = list(walked(schedule, {"sort": sort}, limit))
     assert sorted(found) == [*made, "n8"]
     if sort.endswith("name"):
         assert found == sorted(found, reverse=sort == "-name")
@@ -93,23 +101,23 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        (Query(name="BILL"), ["billing-a", "billing-b"]),
-        (Query(name="*-b"), ["billing-b"]),
-        (Query(name="*-B", sort="-name"), ["billing-b"]),
-        (Query(task="proj.O"), ["other"]),
-        (Query(task="?roj.other"), ["other"]),
-        (Query(state="paused"), ["asleep"]),
-        (Query(state="scheduled", name="b"), ["billing-a", "billing-b"]),
-        (Query(state="quarantined"), ["bad"]),
-        (Query(state="not scheduled"), ["out-a", "out-b"]),
-        (Query(state="not scheduled", name="b", sort="-name"), ["out-b"]),
-        (Query(state="not scheduled", sort="last"), ["out-a", "out-b"]),
-        (Query(last_result="failed"), ["billing-b"]),
-        (Query(last_result="failed", name="other"), []),
-        (Query(static=True), ["billing-a"]),
-        (Query(static=False, name="bill"), ["billing-b"]),
-        (Query(name="nothing"), []),
-        (Query(name="["), ["odd[name"]),
+        ({"q": "BILL"}, ["billing-a", "billing-b"]),
+        ({"q": "*-b"}, ["billing-b"]),
+        ({"q": "*-B", "sort": "-name"}, ["billing-b"]),
+        ({"task": "proj.O"}, ["other"]),
+        ({"task": "?roj.other"}, ["other"]),
+        ({"state": "paused"}, ["asleep"]),
+        ({"state": "scheduled", "q": "b"}, ["billing-a", "billing-b"]),
+        ({"state": "quarantined"}, ["bad"]),
+        ({"state": "not scheduled"}, ["out-a", "out-b"]),
+        ({"state": "not scheduled", "q": "b", "sort": "-name"}, ["out-b"]),
+        ({"state": "not scheduled", "sort": "last"}, ["out-a", "out-b"]),
+        ({"last_result": "failed"}, ["billing-b"]),
+        ({"last_result": "failed", "q": "other"}, []),
+        ({"static": "static"}, ["billing-a"]),
+        ({"static": "dynamic", "q": "bill"}, ["billing-b"]),
+        ({"q": "nothing"}, []),
+        ({"q": "["}, ["odd[name"]),
     ],
 )
 def test_filters(
@@ -131,7 +139,7 @@ def test_filters(
         make(name)
         redis_client.zrem("redbeat::schedule", f"redbeat:{name}")
     redis_client.sadd("redbeat::statics", "billing-a")
-    found = browse(schedule, query)
+    found = search(schedule, query)
     assert names(found) == expected
     assert (found.after, found.cut) == (None, False)
     assert list(walked(schedule, query, 1)) == expected
@@ -144,7 +152,7 @@ def test_an_entry_whose_last_run_failed_is_found_among_many(
     fill(MAX_READ + 100)
     last = f"e{MAX_READ + 99:07}"
     put_state(redis_client, f"redbeat:{last}", results=[None, 1, 1.0, ["x"], "failed"])
-    found = browse(schedule, Query(last_result="failed"))
+    found = search(schedule, {"last_result": "failed"})
     assert (names(found), found.cut, found.after) == ([last], False, None)
     assert [record.name for record in schedule.records(last_result="failed")] == [last]
 
@@ -153,7 +161,7 @@ def test_an_unreadable_entry_shows_its_problem(
     schedule: Schedule, broken: Callable[[str, str], None]
 ) -> None:
     broken("bad", "{")
-    (record,) = browse(schedule, Query(name="bad")).records
+    (record,) = search(schedule, {"q": "bad"}).records
     assert record.entry is None
     assert "definition" in (record.problem or "")
 
@@ -172,16 +180,18 @@ def test_names_are_compared_to_patterns(text: str, expected: str, is_like: bool)
     assert like(text, expected) is is_like
 
 
-@pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}, {"last_result": "bad"}])
-def test_wrong_queries_are_refused(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"sort": "size"}, {"state": "odd"}, {"static": "maybe"}, {"last_result": "bad"}]
+)
+def test_wrong_queries_are_refused(fields: Query) -> None:
     with pytest.raises(InvalidEntryError, match="must be one of"):
-        Query(**fields)
+        search_in(fields)
 
 
-@pytest.mark.parametrize("query", [Query(), Query(name="x"), Query(sort="task")])
+@pytest.mark.parametrize("query", [{}, {"q": "x"}, {"sort": "task"}])
 def test_an_invalid_place_is_refused(schedule: Schedule, query: Query) -> None:
     with pytest.raises(InvalidEntryError, match="not a valid cursor"):
-        browse(schedule, query, "somewhere")
+        search(schedule, query, "somewhere")
 
 
 @pytest.mark.long
@@ -189,11 +199,11 @@ def test_a_long_search_continues_on_the_next_page(
     schedule: Schedule, fill: Callable[[int], None]
 ) -> None:
     fill(4100)
-    found = browse(schedule, Query(task="nothing"))
+    found = search(schedule, {"task": "nothing"})
     assert (found.records, found.cut) == ([], True)
-    found = browse(schedule, Query(task="nothing"), found.after)
+    found = search(schedule, {"task": "nothing"}, found.after)
     assert found.cut
-    found = browse(schedule, Query(task="nothing"), found.after)
+    found = search(schedule, {"task": "nothing"}, found.after)
     assert (found.cut, found.after) == (False, None)
 
 
@@ -290,7 +300,7 @@ def test_a_state_is_found_at_once_behind_thousands_of_other_entries(
     seen: list[str] = []
     after: str | None = None
     while after is not None or not seen:
-        found = browse(schedule, Query(state="scheduled"), after, 900)
+        found = search(schedule, {"state": "scheduled"}, after, 900)
         seen += [record.name for record in found.records]
         after = found.after
     assert sorted(seen) == [f"e{number:04}" for number in range(2100)]
