@@ -119,7 +119,7 @@ def _of_row(
     if overdue is not None:
         yield finding("overdue", overdue_text(overdue), key)
     kept = status.shown_state(row, now)
-    failures = [*_failures(row, kept, now), *_failed_runs(key, kept, conf)]
+    failures = list(_failures(row, kept, conf, now))
     try:
         entry = _entry_of(row, schedule)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
@@ -140,23 +140,17 @@ def _of_row(
         yield replace(finding("score", problem, row.key), fixable=True)
 
 
-def _failures(row: Row, kept: State, now: float) -> list[Finding]:
+def _failures(row: Row, kept: State, conf: RedBeatConfig, now: float) -> Iterator[Finding]:
+    key, pause, failed = encodable(row.key), kept.pause, kept.results.failures
     failing = status.failing_of(row, kept, now)
-    if failing is None:
-        return []
-    since = failing.first_at.isoformat(" ", "seconds")
-    first = failing.first_error
-    before = "" if first == failing.last_error else f"; the first error was {first}"
-    problem = printable(f"fails since {since}: {failing.reason}{before}")
-    return [finding("failing", problem, encodable(row.key))]
-
-
-def _failed_runs(key: str, kept: State, conf: RedBeatConfig) -> Iterator[Finding]:
-    failures, pause = kept.results.failures, kept.pause
+    if failing is not None:
+        since, first = failing.first_at.isoformat(" ", "seconds"), failing.first_error
+        before = "" if first == failing.last_error else f"; the first error was {first}"
+        yield finding("failing", printable(f"fails since {since}: {failing.reason}{before}"), key)
     if pause is not None and pause.by == "pause_after_failures":
         yield finding("failed", f"is paused: {pause.note}", key)
-    elif failures >= conf.max_failures:
-        yield finding("failed", f"fails: its last {failures} runs failed", key)
+    elif failed >= conf.max_failures:
+        yield finding("failed", f"fails: its last {failed} runs failed", key)
 
 
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"

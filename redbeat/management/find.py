@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -235,15 +235,17 @@ def glob_of(pattern: str, fold: bool = False) -> str:
     return f"*{text}*" if text else "*"
 
 
-def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
+def pages_of(
+    store: Reading, after: Cursor | None = None, history: bool = False, limit: int = BATCH
+) -> Iterator[Page]:
     """Yield the pages of a schedule in due order, from a cursor to the end.
 
-    One page is in memory at a time. Takes one round trip per 500 entries.
+    One page is in memory at a time. Takes one round trip per ``limit`` entries.
     """
-    page = store.page(after, history=history)
+    page = store.page(after, limit, history)
     yield page
     while page.after is not None:
-        page = store.page(page.after, history=history)
+        page = store.page(page.after, limit, history)
         yield page
 
 
@@ -252,10 +254,10 @@ class Search:
 
     def __init__(self, schedule: Schedule, filters: Filter) -> None:
         self._schedule = schedule
-        self._store = store_of(schedule.app)
+        self.store = store_of(schedule.app)
         #: Converts keys to entry names.
-        self.keys = self._store.keys
-        self._filters = filters
+        self.keys = self.store.keys
+        self.filters = filters
         #: The time of Redis at the last read, in UNIX seconds; 0 before.
         self.now = 0.0
         #: Hashes of the keys that were read, which need less memory than the keys.
@@ -267,14 +269,14 @@ class Search:
 
     def pages(self) -> Iterator[list[status.Record]]:
         """Yield the records in due order; see :meth:`~redbeat.Schedule.records`."""
-        keys, states = self._matching_keys(), self._filters.states
+        keys, states = self._matching_keys(), self.filters.states
         if keys is not None:
             yield from map(self.read, batches(keys))
             return
-        if self._filters.parked:
-            yield from map(self._new_records, self._walk(PARKED_START))
+        if self.filters.parked:
+            yield from map(self.records_on, self._walk(PARKED_START))
         if states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
-            yield from map(self._new_records, self._walk(None))
+            yield from map(self.records_on, self._walk(None))
             missed = self._missed() if self._moving else ()
             yield from map(self.read, batches(missed))
         yield from map(self.read, batches(self._outside()))
@@ -284,12 +286,12 @@ class Search:
 
         Takes one round trip per 2000 entries, and one more for a condition on the static flag.
         """
-        filters, name_of, seen = self._filters, self.keys.name_of, set[int]()
-        statics = set[str]() if filters.static is None else self._store.static_names()
+        filters, name_of, seen = self.filters, self.keys.name_of, set[int]()
+        statics = set[str]() if filters.static is None else self.store.static_names()
         index = "failing" if filters.states == {status.FAILING} else "schedule"
-        scans = self._store.scan(glob_of(filters.pattern or "", filters.fold), index)
+        scans = self.store.scan(glob_of(filters.pattern or "", filters.fold), index)
         if filters.states == {status.QUARANTINED}:
-            scans = iter([[(key, -1.0) for key in self._store.quarantined()]])
+            scans = iter([[(key, -1.0) for key in self.store.quarantined()]])
         inside = () if filters.states == {status.NOT_SCHEDULED} else chain.from_iterable(scans)
         for key, score in chain(inside, ((key, OUTSIDE) for key in self._outside())):
             name, number = name_of(key), hash(key)
@@ -305,11 +307,11 @@ class Search:
 
     def _outside(self) -> Iterator[str]:
         """Yield the keys that are not in the sorted set, which takes a scan of all keys."""
-        filters = self._filters
+        filters = self.filters
         if filters.due_before is not None or status.NOT_SCHEDULED not in (filters.states or ()):
             return
         try:
-            for part in self._store.parts:
+            for part in self.store.parts:
                 yield from chain.from_iterable(reading.outside(part))
         except ResponseError as error:
             if is_retriable(error):
@@ -318,11 +320,11 @@ class Search:
 
     def read(self, keys: Sequence[str]) -> list[status.Record]:
         """Return the matching records in the order of ``keys``. Takes one round trip."""
-        return self._new_records(self._store.read(keys))
+        return self.records_on(self.store.read(keys))
 
     def _matching_keys(self) -> list[str] | None:
         """Return the keys that can match, in due order; None if all entries must be read."""
-        if glob_of(self._filters.pattern or "") == "*":
+        if glob_of(self.filters.pattern or "") == "*":
             return None
         found = list(islice(self.members(), MAX_MATCHES + 1))
         if len(found) > MAX_MATCHES:
@@ -331,20 +333,20 @@ class Search:
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages up to the last one that can contain a match."""
-        for page in pages_of(self._store, after):
+        for page in pages_of(self.store, after):
             yield page
-            if page.after is None or not self._filters.admits_score(score_in(page.after[0])):
+            if page.after is None or not self.filters.admits_score(score_in(page.after[0])):
                 return
             self._moving = True
 
     def _missed(self) -> Iterator[str]:
         """Yield the keys of entries that were missed because they moved to an earlier page."""
-        for key, score in chain.from_iterable(self._store.scan()):
-            if self._filters.admits_score(score) and hash(key) not in self._seen:
+        for key, score in chain.from_iterable(self.store.scan()):
+            if self.filters.admits_score(score) and hash(key) not in self._seen:
                 yield key
 
-    def _new_records(self, page: Page) -> list[status.Record]:
-        filters, name_of, self.now = self._filters, self.keys.name_of, page.now
+    def records_on(self, page: Page) -> list[status.Record]:
+        filters, name_of, self.now = self.filters, self.keys.name_of, page.now
         new = {hash(row.key): row for row in page.rows}
         rows = [
             row
@@ -393,40 +395,64 @@ def browse(
     search = Search(schedule, filters)
     if sort != "due":
         return _sorted(search, sort, str(skip) if after is None else after, limit)
-    cursor = _cursor(after)
-    if filters.plain and (cursor is not None or not skip):
-        page = store_of(schedule.app).page(cursor, limit)
-        return Found(records_in(schedule, page), page.now, _joined(page.after))
-    if filters.one_state in WALKED:
-        return _walked(schedule, filters, cursor, limit)
-    place = _due_order(search.keys.name_of, filters.parked)
-    members: Iterable[Member] = search.members()
-    if cursor is not None:
-        last = place((cursor[1], score_in(cursor[0])))
-        members = (member for member in members if place(member) > last)
-    if cursor is not None or filters.decodes:
-        skip = 0
+    cursor, total = _cursor(after), None
     most = MAX_READ if filters.last_result is None else MAX_SKIMMED
-    following = nsmallest(skip + most + limit, members, place)
-    size = BATCH if filters.decodes else limit
-    found = _first_page(search, following[skip:], limit, most, size)
-    return found if filters.decodes else replace(found, total=search.count)
+    if filters.plain and (cursor is not None or not skip):
+        parts = _walk(search, cursor, limit)
+    elif filters.one_state in WALKED:
+        # Entries that are never due come first in the sorted set.
+        parts = _walk(search, cursor or (PARKED_START if filters.parked else None), BATCH)
+    else:
+        first = 0 if filters.decodes or cursor is not None else skip
+        members = _following(search, cursor, first + most + limit)[first:]
+        parts = _parts(search, members, BATCH if filters.decodes else limit)
+        total = None if filters.decodes else search.count
+    return replace(_first_page(search, parts, limit, most), total=total)
 
 
-def _walked(schedule: Schedule, filters: Filter, after: Cursor | None, limit: int) -> Found:
-    """Return a page of the entries in a state, in the order of the sorted set.
+#: Entries to look at: a page, and the scores of its keys for cursors.
+Part = tuple[Page, Mapping[str, str]]
 
-    Entries that are never due come first there, so a search for these begins at its start.
+
+def _walk(search: Search, after: Cursor | None, size: int) -> Iterator[Part]:
+    for page in pages_of(search.store, after, limit=size):
+        yield page, {row.key: row.score for row in page.rows}
+
+
+def _following(search: Search, after: Cursor | None, most: int) -> list[Member]:
+    """Return the first members after a cursor, by due time and name.
+
+    Those that are never due come last, unless no others match.
     """
-    begin = after or (PARKED_START if filters.parked else None)
-    found, scores = list[status.Record](), dict[str, str]()
-    for page in islice(pages_of(store_of(schedule.app), begin), MAX_READ // BATCH):
-        found += filter(filters.takes, records_in(schedule, page))
-        scores |= {row.key: row.score for row in page.rows}
+    place = _due_order(search.keys.name_of, search.filters.parked)
+    members: Iterable[Member] = search.members()
+    if after is not None:
+        last = place((after[1], score_in(after[0])))
+        members = (member for member in members if place(member) > last)
+    return nsmallest(most, members, place)
+
+
+def _parts(search: Search, members: list[Member], size: int) -> Iterator[Part]:
+    for first in range(0, len(members), size):
+        scores = {key: repr(score) for key, score in members[first : first + size]}
+        key, score = [*scores.items()][-1]
+        more = first + size < len(members)
+        yield search.store.read([*scores])._replace(after=(score, key) if more else None), scores
+
+
+def _first_page(search: Search, parts: Iterable[Part], limit: int, most: int) -> Found:
+    """Return the first ``limit`` entries that match; look at about ``most``."""
+    found, looked_at = list[status.Record](), 0
+    for page, scores in parts:
+        found += search.records_on(page)
+        looked_at += len(scores)
         if len(found) > limit:
             last = found[limit - 1].key
             return Found(found[:limit], page.now, f"{scores[last]} {last}")
-    return Found(found, page.now, _joined(page.after), page.after is not None)
+        is_full = len(found) == limit == len(scores)
+        if page.after is not None and (is_full or looked_at >= most):
+            return Found(found, page.now, " ".join(page.after), len(found) < limit)
+    return Found(found, search.now)
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None]:
@@ -457,37 +483,9 @@ def _cursor(after: str | None) -> Cursor | None:
     return found[1], found[2]
 
 
-def _joined(cursor: Cursor | None) -> str | None:
-    return None if cursor is None else " ".join(cursor)
-
-
-def _cursor_at(member: Member) -> str:
-    key, score = member
-    return f"{score!r} {key}"
-
-
 def _due_order(name_of: Callable[[str], str], parked_first: bool) -> Callable[[Member], Any]:
     """Sort by due time and name; entries that are never due come first or last."""
     return lambda each: ((each[1] >= 0) is parked_first, each[1], bytes_of(name_of(each[0])))
-
-
-def _first_page(search: Search, members: list[Member], limit: int, most: int, size: int) -> Found:
-    """Return the first ``limit`` of the sorted ``members`` that match; look at ``most`` of them.
-
-    Takes one round trip per ``size`` members.
-    """
-    matching, read_count = list[status.Record](), 0
-    for batch in batches(members, size):
-        matching += search.read([key for key, _ in batch])
-        if len(matching) > limit:
-            name_of = search.keys.name_of
-            last = name_of(matching[limit - 1].key)
-            member = next(each for each in members if name_of(each[0]) == last)
-            return Found(matching[:limit], search.now, _cursor_at(member))
-        read_count += len(batch)
-        if read_count < len(members) and (len(matching) == limit or read_count >= most):
-            return Found(matching, search.now, _cursor_at(batch[-1]), len(matching) < limit)
-    return Found(matching, search.now)
 
 
 def _sorted(search: Search, sort: str, after: str, limit: int) -> Found:

@@ -85,6 +85,9 @@ LISTED: Final = "celery redbeat list --state %s lists them with their errors"
 #: The kinds that count entries; each of these entries has the problem of its own, too.
 OF_ENTRIES: Final = ("failing", "failed", "quarantined", "overdue")
 
+#: The kinds of problems that stop a beat, by how they begin.
+STARTS: Final = {NO_BROKER: "broker", "the key ": "key", "the tick ": "beat", "": "delivery"}
+
 #: How late a due entry may be without a problem, in seconds, unless the caller says otherwise.
 MAX_LATE: Final = 60.0
 
@@ -209,15 +212,9 @@ def leader_seen(counts: Counts) -> float | None:
 
 
 def _of_a_beat(counts: Counts) -> Iterator[Finding]:
-    problem = counts.problem
-    if problem.startswith(NO_BROKER):
-        yield finding("broker", printable(problem))
-    elif problem.startswith("the key "):
-        yield finding("key", encodable(problem))
-    elif problem.startswith("the tick "):
-        yield finding("beat", encodable(problem))
-    elif problem:
-        yield finding("delivery", encodable(problem))
+    if counts.problem:
+        kind = next(kind for start, kind in STARTS.items() if counts.problem.startswith(start))
+        yield finding(kind, printable(counts.problem))
 
 
 # -- entries ---------------------------------------------------------------------------------------

@@ -55,6 +55,12 @@ class FormField(NamedTuple):
     default: str = ""
 
     @property
+    def group(self) -> str:
+        if self.name in SCHEDULED:
+            return "schedule"
+        return "task" if self.name in (*TASK, "description") else "policy"
+
+    @property
     def label(self) -> str:
         return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
@@ -92,19 +98,14 @@ def _policy_field(name: str) -> FormField:
     return FormField(name, type_.name, example, about["description"], choices, default)
 
 
+def _task_field(name: str) -> FormField:
+    about, kind = TASK[name], "json" if name in CALL else name
+    return FormField(name, kind, about.example, about.description)
+
+
 SCHEDULED: Final = ("timezone", "start_time", "end_time")
-SCHEDULE_FIELDS: Final = tuple(map(_policy_field, SCHEDULED))
-TASK_FIELDS: Final = (
-    *(
-        FormField(name, "json" if name in CALL else name, about.example, about.description)
-        for name, about in TASK.items()
-    ),
-    _policy_field("description"),
-)
-RULED_FIELDS: Final = tuple(
-    _policy_field(name) for name in POLICY if name not in (*SCHEDULED, "description")
-)
-FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
+
+FIELDS: Final = {each.name: each for each in (*map(_task_field, TASK), *map(_policy_field, POLICY))}
 
 #: The texts in the form that are not in :data:`FIELDS`.
 TEXTS: Final = ("name", "kind", "rule", "paused", "seen")
@@ -152,7 +153,8 @@ class EntryForm:
         """Whether the policy fields are unfolded: one is invalid, or not the default."""
         return any(
             each.name in self.errors or self[each.name] not in ("", each.default)
-            for each in RULED_FIELDS
+            for each in FIELDS.values()
+            if each.group == "policy"
         )
 
     @property
@@ -269,9 +271,7 @@ def _page(entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
         has_no_text=name is not None and rule_text.rule_of(entry.schedule) is None,
         kinds=rule_text.RULES,
         tasks=tasks[:SUGGESTED],
-        task_fields=TASK_FIELDS,
-        schedule_fields=SCHEDULE_FIELDS,
-        policy_fields=RULED_FIELDS,
+        fields=FIELDS.values(),
         now=datetime.now(UTC),
     )
     return page, code
