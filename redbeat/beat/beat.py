@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -55,7 +55,7 @@ STANDBY_POLL: Final = 1.0
 
 #: How many rows to look ahead at. With thousands due, an entry that becomes due waits for these and
 #: for those in hand.
-AHEAD_LIMIT: Final = 25
+AHEAD_LIMIT: Final = 50
 
 #: Seconds after which a look is too old to decide by. The rows that are left stay due.
 LONGEST_LOOK: Final = 0.5
@@ -582,14 +582,31 @@ class Beat:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
         self._messages.begin(producer)
-        for number, row in enumerate(rows, 1):
-            self._decide(row, reply.now)
+        for number, run in enumerate(self._judged(rows, reply.now, producer), 1):
+            if run is not None:
+                self._carry_out_one(run)
             if self._turn.is_full():
                 self._publish_ready()
                 self._turn.send(self._look_ahead(rows[number:], reply))
             over = self._clock() - started > LONGEST_LOOK
             if over or self._broker.failed or self._stop.pending:
                 break
+
+    def _judged(self, rows: Sequence[Row], now: float, producer: Any) -> Iterator[Run | None]:
+        """For each row its run with a verdict, None if there is nothing more to do.
+
+        Rows are loaded, judged and rendered in blocks: a processor does one step for many rows a
+        third faster than all steps for each row. A schedule's own ``is_due`` may take long, so it's
+        only asked when it's the row's turn.
+        """
+        for start in range(0, len(rows), MOST_CHANGES):
+            runs = [self._loaded(row, now) for row in rows[start : start + MOST_CHANGES]]
+            judged = [run if run is None or run.rule.asks else self._judge(run) for run in runs]
+            if self._messages.renders:
+                for run in judged:
+                    self._render(run, producer)
+            for run in judged:
+                yield self._judge(run) if run is not None and run.rule.asks else run
 
     def _look_ahead(self, rest: Sequence[Row], reply: Reply) -> Look | None:
         """The look at what follows the ``rest`` of the rows, None if nothing does.
@@ -611,30 +628,58 @@ class Beat:
         is_busy = self.sync.statics.unwritten or self._broker.failures
         return self._suspects.is_idle and not is_busy
 
-    def _decide(self, row: Row, now: float) -> None:
+    def _loaded(self, row: Row, now: float) -> Run | None:
         if row.key in self._suspects.guilty:
             self._turn.add(self._outcome.suspect(row, now), None)
-            return
+            return None
         if self._missing and row.definition is not None:
             self._missing.pop(row.key, None)  # its hash is back
         try:
-            run = self.rules.run_of(row, now)
-            plan = self.rules.plan_of(run.rule) if run.rule.policy.exclude else run.rule.plan
+            return self.rules.run_of(row, now)
+        except Exception as error:
+            self._cannot_load(row, error, now)
+            return None
+
+    def _judge(self, run: Run) -> Run | None:
+        """Give a run its verdict; return None if that fails."""
+        row, rule, now = run.row, run.rule, run.now
+        try:
+            plan = self.rules.plan_of(rule) if rule.policy.exclude else rule.plan
             inbox = self.rules.inbox_of(run) if row.inbox else []
         except Exception as error:
             self._cannot_load(row, error, now)
-            return
+            return None
         try:
             words = (run.history, run.state, now, float(row.score or now))
-            run.verdict = verdicts.judge(verdicts.Known(run.rule, plan, *words), inbox)
+            run.verdict = verdicts.judge(verdicts.Known(rule, plan, *words), inbox)
         except Exception as error:
-            if isinstance(error, InvalidEntryError) or not run.rule.asks:
+            if isinstance(error, InvalidEntryError) or not rule.asks:
                 self._cannot_load(row, error, now)
             else:  # user code failed, perhaps only for a while
                 self._turn.add(self._failure(run, error, now), None)
+            return None
+        return run
+
+    def _render(self, run: Run | None, producer: Any) -> None:
+        """Render a run's message if its record may carry it and no foreign code takes part."""
+        if run is None or run.verdict is None or run.verdict.send is None:
             return
         try:
-            self._carry_out(run)
+            if self._is_plain(run.rule, producer):
+                message.name_run(run, run.verdict.send, self._conf.key_prefix)
+                run.push = self._messages.render(run.rule, run.headers, run.task_id) or []
+                run.left = bool(run.push)
+        except Exception:  # carrying it out raises it again
+            run.push, run.left = [], False
+
+    def _carry_out_one(self, run: Run) -> None:
+        try:
+            if run.push:  # rendered
+                if self._logs_each:
+                    self._log_sending(run)
+                self._turn.add(self._outcome.inside(run), run)
+            else:
+                self._carry_out(run)
         except errors.ConfigurationError:
             raise
         except Exception as error:
@@ -697,15 +742,9 @@ class Beat:
         self._push(run, producer, own=own)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
-        """Add the change that carries the message itself, rendered or as Celery makes it."""
-        if not own:
-            if self._logs_each:
-                self._log_sending(run)
-            push = self._messages.render(run.rule, run.headers, run.task_id)
-            if push is not None:
-                run.push, run.left = push, True
-                self._turn.add(self._outcome.inside(run), run)
-                return
+        """Add the change that carries the message itself, as Celery makes it."""
+        if self._logs_each and not own:
+            self._log_sending(run)
         call = self._call_of(run, producer)
         if not self._one_step.capture(run, producer, call, own=own):
             self._turn.add(self._outcome.record(run), run)

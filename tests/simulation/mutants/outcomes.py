@@ -430,8 +430,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "time-of-host",
         "A beat decides by the clock of its host and not by that of Redis.",
         "beat/beat.py",
-        "self._decide(row, reply.now)",
-        "import time\n\n            self._decide(row, time.time())",
+        "self._judged(rows, reply.now, producer)",
+        'self._judged(rows, __import__("time").time(), producer)',
         ("clocks",),
     ),
     Mutant(
