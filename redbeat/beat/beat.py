@@ -742,9 +742,16 @@ class Beat:
         self._push(run, producer, own=own)
 
     def _push(self, run: Run, producer: Any, *, own: bool) -> None:
-        """Add the change that carries the message itself, as Celery makes it."""
-        if self._logs_each and not own:
-            self._log_sending(run)
+        """Add the change that carries the message itself, rendered or as Celery makes it."""
+        if not own:
+            if self._logs_each:
+                self._log_sending(run)
+            # An earlier run of the same block may have taught how.
+            push = self._messages.render(run.rule, run.headers, run.task_id)
+            if push is not None:
+                run.push, run.left = push, True
+                self._turn.add(self._outcome.inside(run), run)
+                return
         call = self._call_of(run, producer)
         if not self._one_step.capture(run, producer, call, own=own):
             self._turn.add(self._outcome.record(run), run)

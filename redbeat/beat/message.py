@@ -8,6 +8,7 @@ which :meth:`Messages.render` fills in. If something else has a say in a message
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -217,7 +218,8 @@ class Template:
         seen: what Celery read when this template was made; in ``turn`` it still reads the same.
         why: why Celery makes these messages, else "".
         proofs: how many messages were the same as Celery's.
-        proved_at: the local time of the turn with the last one, in monotonic seconds.
+        proved_at: the local time of the turn with the last one, in monotonic seconds; long ago if
+            the next message is compared by chance.
         list: the Redis key to which the messages go.
         message: the first message, with its parts ``headers`` (without those of the run) and
             ``properties``; ``embedded`` is the end of its body.
@@ -284,7 +286,7 @@ class Messages:
 
         ``headers`` are the run's; those in the entry's options win. ``task_id`` is the one in the
         options, if there is one. The commands are as Redis gets them, with the broker's key prefix.
-        After None, give :meth:`learn` what Celery made.
+        After None, give :meth:`learn` what Celery made; until then, the answer stays None.
         """
         if self._few or self._around.why:
             return None
@@ -292,8 +294,10 @@ class Messages:
         if arguments is None or arguments.template.turn != self._turn:
             arguments = self._arguments_of(rule)
         template = arguments.template
-        if arguments.why or template.proofs < PROOFS or self._random() * ONE_IN < 1:
+        if arguments.why or template.proofs < PROOFS:
             return None
+        if self._random() * ONE_IN < 1:
+            template.proved_at = -math.inf  # so that Celery makes the next message
         if self._began_at - template.proved_at > PROVED_FOR:
             return None
         tag = os.urandom(16).hex()  # written like kombu's, which is a UUID

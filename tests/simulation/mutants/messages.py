@@ -118,8 +118,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "never-compared-by-chance",
         "No message is compared by chance.",
         "beat/message.py",
-        "template.proofs < PROOFS or self._random() * ONE_IN < 1",
-        "template.proofs < PROOFS",
+        "if self._random() * ONE_IN < 1:",
+        "if False:",
         FIELDS,
     ),
     Mutant(
