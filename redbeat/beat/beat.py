@@ -63,6 +63,9 @@ LONGEST_LOOK: Final = 0.5
 #: The longest wait between two ticks, in seconds.
 LONGEST_WAIT: Final = 5.0
 
+#: Seconds after which a block of rows goes on without what it hasn't loaded or judged yet.
+LONGEST_BLOCK: Final = 0.02
+
 #: Seconds between two log lines about sent runs, and until a lasting problem is stored again.
 SUMMARY_INTERVAL: Final = 1.0
 PROBLEM_INTERVAL: Final = 30.0
@@ -593,20 +596,35 @@ class Beat:
                 break
 
     def _judged(self, rows: Sequence[Row], now: float, producer: Any) -> Iterator[Run | None]:
-        """For each row its run with a verdict, None if there is nothing more to do.
+        """For each row its run with a verdict, None if there is nothing more to do."""
+        done = 0
+        while done < len(rows):
+            runs = self._begun(rows[done : done + MOST_CHANGES], now, producer)
+            done += len(runs)
+            for run in runs:
+                yield self._judge(run) if run is not None and run.verdict is None else run
 
-        Rows are loaded, judged and rendered in blocks: a processor does one step for many rows a
-        third faster than all steps for each row. A schedule's own ``is_due`` may take long, so it's
-        only asked when it's the row's turn.
+    def _begun(self, rows: Sequence[Row], now: float, producer: Any) -> list[Run | None]:
+        """Load, judge and render what can be sent together, until that takes long.
+
+        A processor does one step for many rows a third faster than all steps for each row. A
+        schedule's own ``is_due`` may take long, so it's only asked when it's the row's turn.
         """
-        for start in range(0, len(rows), MOST_CHANGES):
-            runs = [self._loaded(row, now) for row in rows[start : start + MOST_CHANGES]]
-            judged = [run if run is None or run.rule.asks else self._judge(run) for run in runs]
-            if self._messages.renders:
-                for run in judged:
-                    self._render(run, producer)
-            for run in judged:
-                yield self._judge(run) if run is not None and run.rule.asks else run
+        end = self._clock() + LONGEST_BLOCK
+        runs = list[Run | None]()
+        for row in rows:
+            runs.append(self._loaded(row, now))
+            if self._clock() > end:
+                break
+        for number, run in enumerate(runs):
+            if self._clock() > end:
+                break
+            if run is not None and not run.rule.asks:
+                runs[number] = self._judge(run)
+        if self._messages.renders:
+            for run in runs:
+                self._render(run, producer)
+        return runs
 
     def _look_ahead(self, rest: Sequence[Row], reply: Reply) -> Look | None:
         """The look at what follows the ``rest`` of the rows, None if nothing does.
