@@ -602,7 +602,7 @@ class Beat:
             runs = self._begun(rows[done : done + MOST_CHANGES], now, producer)
             done += len(runs)
             for run in runs:
-                yield self._judge(run) if run is not None and run.verdict is None else run
+                yield run if run is None or run.is_judged else self._judge(run)
 
     def _begun(self, rows: Sequence[Row], now: float, producer: Any) -> list[Run | None]:
         """Load, judge and render what can be sent together, until that takes long.
@@ -680,7 +680,7 @@ class Beat:
 
     def _render(self, run: Run | None, producer: Any) -> None:
         """Render a run's message if its record may carry it and no foreign code takes part."""
-        if run is None or run.verdict is None or run.verdict.send is None:
+        if run is None or not run.is_judged or run.verdict.send is None:
             return
         try:
             if self._is_plain(run.rule, producer):

@@ -163,8 +163,7 @@ class Outcome:
         Without a verdict, it was the entry's schedule that raised the error.
         """
         row, before = run.row, (run.held_state or run.state).failing
-        is_decided = run.verdict is not None
-        if is_decided:
+        if run.is_judged:
             at = run.at.timestamp()
             failing = states.failed_again(before, run.now, reason_of(cause_of(error)), at)
             change = self.put_back(run, score, failing)

@@ -92,6 +92,10 @@ class Run:
     error: Exception | None = None
 
     @property
+    def is_judged(self) -> bool:
+        return self.verdict is not None
+
+    @property
     def declined(self) -> bool:
         """Whether user code said that the entry doesn't run now, and sent nothing."""
         return self.own is not None and self.own.declined and not self.left
