@@ -218,8 +218,11 @@ class RedBeatScheduler(Scheduler):
         With one shard, its beat makes this check. If Redis is not available, the next tick checks.
         One round trip, only once.
         """
+        if self._layout_checked:
+            return
         conf = conf_of(self.app)
-        if self._layout_checked or conf.shards == 1:
+        if conf.shards == 1:
+            self._layout_checked = True
             return
         client = config.unretried(config.client_of(self.app))
         try:

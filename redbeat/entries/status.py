@@ -371,10 +371,3 @@ def runs_in(row: Row, entry: Any) -> list[Occurrence]:
             result = RunResult(ended.state, *times, ended.retries, ended.error or None)
             found[number] = run._replace(result=result)
     return found
-
-
-def is_busy(row: Row, now: float) -> bool:
-    """Whether a run is going on, waits or fails; ``now`` is in UNIX seconds."""
-    kept = shown_state(row, now)
-    waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
-    return waits or bool(kept.running or kept.failing or kept.hold)

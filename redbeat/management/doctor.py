@@ -26,11 +26,10 @@ from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage import checks, words
-from redbeat.storage.reading import outside
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
-from .find import pages_of
+from .find import outside, pages_of
 from .names import UsedNames, UsedQueues
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     if (
         score is None
         or 0 <= score <= now
-        or status.is_busy(row, now)
+        or _is_busy(row, now)
         or asks_itself(entry.schedule)
         or not entry.enabled
     ):
@@ -293,3 +292,10 @@ def _why_unreadable(definition: Mapping[str, Any]) -> str:
     if unknown:
         return f"it does not know the field {unknown[0]!r:.60} of a definition"
     return ""
+
+
+def _is_busy(row: Row, now: float) -> bool:
+    """Whether a run is going on, waits or fails; ``now`` is in UNIX seconds."""
+    kept = status.shown_state(row, now)
+    waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
+    return waits or bool(kept.running or kept.failing or kept.hold)

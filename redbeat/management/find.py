@@ -312,7 +312,7 @@ class Search:
             return
         try:
             for part in self.store.parts:
-                yield from chain.from_iterable(reading.outside(part))
+                yield from chain.from_iterable(outside(part))
         except ResponseError as error:
             if is_retriable(error):
                 raise
@@ -509,3 +509,17 @@ def static_among(store: Store, names: Iterable[str]) -> set[str]:
     """
     pages = map(store.read, batches(map(store.keys.entry, names)))
     return {store.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
+
+
+def outside(store: Store) -> Iterator[list[str]]:
+    """Keys of entries that are stored but not in the sorted set, and of unreadable ones.
+
+    Two or three round trips per about 1000 keys of the database.
+    """
+    for rows in reading.rows_outside(store):
+        yield [
+            row.key
+            for row in rows
+            if reading.is_entry(store, row)
+            or (row.definition is not None and reading.definition_of(row).get("name") is None)
+        ]

@@ -166,12 +166,6 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
         yield batch
 
 
-def _numbered(found: Iterable[str]) -> list[tuple[str, int]]:
-    words = [*found]  # cjson writes an empty list as {}
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return [(text_of(member), int(score_in(score))) for member, score in pairs]
-
-
 def _memory_in(info: Mapping[str, Any]) -> tuple[str, bool]:
     """The memory limit as text, and whether entries are evicted once it is reached."""
     most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
@@ -511,7 +505,7 @@ class Reading:
         now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
         names = ("members", "statics", "quarantined", "disabled", "parked", "due")
         holder, (since, _, token) = valid_text(head["holder"]), head["leader"].partition(" ")
-        pairs = zip(beats[::2], beats[1::2], strict=True)
+        failed = pairs_of([*head["most_failed"]])  # cjson writes an empty list as {}
         reported, _, sent = head["last_report"].partition(" ")
         return Counts(
             now=now,
@@ -519,13 +513,13 @@ class Reading:
             first_due=score_in(head["first_due"]) if head["first_due"] else None,
             first_key=text_of(head["first_key"]),
             holder=holder,
-            beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs],
+            beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs_of(beats)],
             problem=valid_text(head["problem"])
             or self._note_side_error(head.get("side_error", "")),
             failing=max(head["failing"] - MOST_FAILING, 0),
             perhaps_failing=Row.read_all(rows),
             failed=head["failed"],
-            most_failed=_numbered(head["most_failed"]),
+            most_failed=[(text_of(key), int(score_in(runs))) for key, runs in failed],
             expected=head["expected"],
             last_tick=seconds_in(head["last_tick"]),
             leads_since=seconds_in(since) if valid_text(token) == holder else None,
@@ -603,17 +597,3 @@ def is_entry(store: Store, row: Row) -> bool:
 def definition_of(row: Row) -> dict[str, Any]:
     """The fields of a definition, none if it can't be read."""
     return record_in(row.definition or "")
-
-
-def outside(store: Store) -> Iterator[list[str]]:
-    """Keys of entries that are stored but not in the sorted set, and of unreadable ones.
-
-    Two or three round trips per :data:`SCANNED` keys of the database.
-    """
-    for rows in rows_outside(store):
-        yield [
-            row.key
-            for row in rows
-            if is_entry(store, row)
-            or (row.definition is not None and definition_of(row).get("name") is None)
-        ]

@@ -162,7 +162,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "storage/reading.py": (
         "times in the replies of scripts; replies of TIME and INFO; a cursor of Redis",
         "float(head['now'])",
-        "int(score_in(score))",
+        "int(score_in(runs))",
         "int(cursor)",
         "int(micros)",
         "int(seconds)",

@@ -16,9 +16,9 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.lock import BeatLock
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.topology import node_of
+from redbeat.management.find import outside
 from redbeat.metrics.beats import active_beats, current_leader
 from redbeat.storage import words
-from redbeat.storage.reading import outside
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.scripts import overlaps
 from redbeat.storage.store import Store
