@@ -17,6 +17,7 @@ from redbeat.config import client_of, ensure_conf, unretried
 from redbeat.connection.topology import node_of
 from redbeat.management import prefixes
 from redbeat.management.apply import Change, next_run_of
+from redbeat.metrics.counts import total_stats
 from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
 from redbeat.storage import checks, reading, store, words
@@ -60,7 +61,7 @@ def migrate_prefix(
         shards = f"the schedule has {note.shards} shards: first run celery redbeat shard 1"
         raise failure(note.problem(note.shards) or shards, Exit.CONFLICT)
     members = source.members()
-    is_empty = not (members or source.calendars() or source.stats())
+    is_empty = not (members or source.calendars() or total_stats(source.parts))
     if is_empty and not _store(client, new).members():
         message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
         raise failure(message, Exit.NOT_FOUND)
@@ -170,7 +171,7 @@ def _copy(console: Console, client: Any, source: Layout, target: Layout, force: 
             "use --force"
         )
         _fail_if_incomplete(counts, "in the new shards", advice)
-    sums = reading.total_stats([_store(client, prefix) for prefix in source.prefixes])
+    sums = total_stats([_store(client, prefix) for prefix in source.prefixes])
     stats = Keys(target.prefixes[0]).stats
     for name, text in sums.items():
         if name not in OF_ONE_LAYOUT:

@@ -20,7 +20,7 @@ from redbeat.entries.definition import FIELDS
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
-from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of
+from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of, server_of
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
@@ -66,7 +66,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     if problem:
         yield finding("shards", problem)
     counts = count_entries(store, conf, words.FORGET_AFTER)
-    problems = problems_of(counts, conf, store.server())
+    problems = problems_of(counts, conf, server_of(store))
     # The entries themselves are checked below.
     yield from (found for found in problems if found.kind not in OF_ENTRIES)
     minutes: Counter[int] = Counter()

@@ -16,10 +16,10 @@ from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue
 from redbeat.metrics.beats import BeatInfo
-from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, leader_seen, problems_of
+from redbeat.metrics.counts import Counts
+from redbeat.metrics.problems import ERROR, MAX_LATE, Finding, leader_seen, problems_of, server_of
 from redbeat.metrics.snapshot import entries_of, measured_counts, overdue_entries
 from redbeat.storage.keys import layout_of
-from redbeat.storage.reading import Counts
 from redbeat.storage.store import store_of
 from redbeat.storage.words import FORGET_AFTER, SEEN_WITHIN
 
@@ -109,7 +109,7 @@ def status_of(
     :func:`~redbeat.metrics.snapshot.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # open the connection before the clock offset is measured
+    server = server_of(store)  # open the connection before the clock offset is measured
     counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
     overdue = overdue_entries(store, counts)

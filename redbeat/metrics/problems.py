@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from redis.exceptions import ResponseError
 
 from redbeat.config import RedBeatConfig
 from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue
 from redbeat.metrics.beats import BeatInfo
+from redbeat.metrics.counts import Counts
 from redbeat.presentation.describe import overdue_text
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable, plural, printable
+from redbeat.storage.checks import memory_limit
 from redbeat.storage.keys import layout_of
-from redbeat.storage.reading import Counts
+from redbeat.storage.reading import Reading
 from redbeat.storage.words import NO_BROKER, PAUSED_FOR_FAILURES, SILENCE
 
 #: With an error, runs fail or are not sent; with a warning, nothing is lost yet.
@@ -149,7 +154,7 @@ def problems_of(
     """Return the problems of a whole schedule, the causes before what follows from them.
 
     ``counts`` is from :func:`redbeat.metrics.snapshot.count_entries`, and ``server`` from
-    :meth:`redbeat.storage.reading.Reading.server`. A due entry may be ``max_late`` seconds late.
+    :func:`server_of`. A due entry may be ``max_late`` seconds late.
     """
     if problem := server.get("problem"):
         stops = [finding("redis", f"Redis at {safe_url(conf.redis_url)} {problem}")]
@@ -261,3 +266,60 @@ def _of_failed(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
     if others > 0:
         entries = plural(others, "other entry", "other entries")
         yield finding("failed", f"the last runs of {entries} failed")
+
+
+# -- the servers -----------------------------------------------------------------------------------
+
+#: Fields of INFO that are "err" after a server couldn't save its data to disk.
+SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
+
+
+def server_of(store: Reading) -> dict[str, str]:
+    """The server's version and mode from INFO, and what is wrong with it.
+
+    ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries, or "". If
+    INFO is refused, nothing is returned. One round trip for each server, and one more if it
+    couldn't save its data.
+    """
+    try:
+        found = store.servers()
+    except ResponseError:
+        return {}
+    info = found[0][1]
+    # Valkey's redis_version is there only for compatibility.
+    version = info.get("valkey_version") or info.get("redis_version", "")
+    mode = info.get("redis_mode") or info.get("server_mode", "")
+    problems = filter(None, (_why_no_writes(info, server) for server, info in found))
+    risks = (limit for limit, evicts in (memory_limit(info) for _, info in found) if evicts)
+    troubles = {"problem": next(problems, ""), "eviction": next(risks, "")}
+    return {"version": str(version), "mode": str(mode), **troubles}
+
+
+def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
+    """Why a server refuses writes, by its INFO; "" if it takes them.
+
+    One round trip if it couldn't save its data, else none.
+    """
+    if info.get("role") == "slave" and info.get("slave_read_only", 1):
+        master = f"{info.get('master_host')}:{info.get('master_port')}"
+        return f"is a read-only replica of {master}"
+    if info.get("loading"):
+        return "is loading its data"
+    limit, evicts = memory_limit(info)
+    used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
+    if 0 < info.get("maxmemory", 0) <= used and not evicts:
+        return f"is full: {limit}"
+    unsaved = [name for name in SAVES if info.get(name) == "err"]
+    if unsaved and not _answers_ping(server):
+        return f"takes no writes, because it cannot save its data to disk ({unsaved[0]} is err)"
+    return ""
+
+
+def _answers_ping(server: Any) -> bool:
+    """Whether a server that couldn't save its data takes writes all the same.
+
+    It refuses PING together with writes (MISCONF), unless stop-writes-on-bgsave-error is off.
+    """
+    with suppress(ResponseError):
+        return bool(server.ping())
+    return False

@@ -15,14 +15,15 @@ from redbeat.storage import reading
 from redbeat.storage.words import NOT_A_LOCK, SEEN_WITHIN
 
 from .counters import split
-from .problems import Finding, problems_of
+from .counts import Counts, counts_of, total_stats
+from .problems import Finding, problems_of, server_of
 
 
-def led_by_redbeat_2(counts: reading.Counts) -> bool:
+def led_by_redbeat_2(counts: Counts) -> bool:
     return bool(counts.holder) and BeatInfo.read(counts.holder).host is None
 
 
-def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> reading.Counts:
+def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
     The problem that RedBeat 3 stored is left out if no beat of RedBeat 3 publishes. A lock key
@@ -31,7 +32,9 @@ def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) ->
     While RedBeat 2 leads, disabled entries look due, because it doesn't change their score: those
     among the first 500 due entries are counted as disabled. That takes a second round trip.
     """
-    counts = _with_failing(store.counts(conf.lock_key, decide.DISABLED, within, conf.max_failures))
+    counts = _with_failing(
+        counts_of(store, conf.lock_key, decide.DISABLED, within, conf.max_failures)
+    )
     counts = _without_foreign_holders(counts)
     if led_by_redbeat_2(counts):
         return _without_disabled(counts._replace(problem=""), store)
@@ -41,7 +44,7 @@ def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) ->
 
 def measured_counts(
     store: reading.Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
-) -> tuple[reading.Counts, float]:
+) -> tuple[Counts, float]:
     """Return :func:`count_entries`, and this host's clock minus the clock of Redis, in seconds.
 
     On an open connection, the offset is wrong by at most half the time of a round trip. ``clock``
@@ -52,7 +55,7 @@ def measured_counts(
     return counts, (sent_at + clock()) / 2 - counts.now
 
 
-def _with_failing(counts: reading.Counts) -> reading.Counts:
+def _with_failing(counts: Counts) -> Counts:
     """Count a run that could not be sent as due since its nominal instant.
 
     The score of its entry is the time of the next attempt.
@@ -73,7 +76,7 @@ def _with_failing(counts: reading.Counts) -> reading.Counts:
     )
 
 
-def _without_foreign_holders(counts: reading.Counts) -> reading.Counts:
+def _without_foreign_holders(counts: Counts) -> Counts:
     """Shards whose lock key has something else are in ``not_locks``, and have no holder."""
     holders = counts.holders or [counts.holder]
     not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
@@ -86,7 +89,7 @@ def _without_foreign_holders(counts: reading.Counts) -> reading.Counts:
     )
 
 
-def _without_disabled(counts: reading.Counts, store: reading.Reading) -> reading.Counts:
+def _without_disabled(counts: Counts, store: reading.Reading) -> Counts:
     if not counts.due:
         return counts
     page = store.page()
@@ -112,7 +115,7 @@ class Snapshot:
     so that all beats share the work.
     """
 
-    counts: reading.Counts
+    counts: Counts
     stats: dict[str, str]
     clock_offset: float
     lock_left: float | None
@@ -176,18 +179,26 @@ def take_snapshot(
     Takes four round trips (three if the lock is off), one more while RedBeat 2 leads, and those of
     :func:`overdue_entries` if entries may be overdue.
     """
-    stats = store.stats()  # the first request also connects, which would distort the clock offset
+    stats = total_stats(
+        store.parts
+    )  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
-    left = store.lock_left(conf.lock_key) if conf.lock_key else None
+    left = _lock_left(store, conf.lock_key) if conf.lock_key else None
     overdue = overdue_entries(store, counts)
-    problems = problems_of(counts, conf, store.server(), overdue)
+    problems = problems_of(counts, conf, server_of(store), overdue)
     return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue, problems)
 
 
-def overdue_entries(store: reading.Reading, counts: reading.Counts) -> list[status.Overdue]:
+def _lock_left(store: reading.Reading, lock_key: str) -> float | None:
+    """Seconds until the first shard's lock expires, None if it's free. One round trip."""
+    (milliseconds,) = reading.ask(store.client, ("PTTL", store.keys.layout.lock_key(0, lock_key)))
+    return milliseconds / 1000 if milliseconds >= 0 else None
+
+
+def overdue_entries(store: reading.Reading, counts: Counts) -> list[status.Overdue]:
     """All overdue entries; those longest without a success come first.
 
-    ``counts`` is the reply of :meth:`.Reading.counts`. One round trip per 500 entries that may be
+    One round trip per 500 entries that may be
     overdue, none if all entries with ``expect_within`` had a success in time.
     """
     found: list[status.Overdue] = []
@@ -198,7 +209,7 @@ def overdue_entries(store: reading.Reading, counts: reading.Counts) -> list[stat
     return sorted(found, key=lambda item: -item.seconds)
 
 
-def entries_of(counts: reading.Counts) -> dict[str, int]:
+def entries_of(counts: Counts) -> dict[str, int]:
     finished = counts.parked - counts.disabled - counts.quarantined
     return {
         status.SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
@@ -36,16 +37,25 @@ def check_eviction(store: Store, mode: str) -> None:
     """
     if mode == "ignore":
         return
-    found = store.server()
-    if refusal := found.get("refusal"):
+    try:
+        limits = [memory_limit(info) for _, info in store.servers()]
+    except ResponseError as error:
         message = "beat: Cannot tell whether Redis may evict keys of the schedule: %s"
-        logger.warning(message, refusal)
-    risk = found.get("eviction")
+        logger.warning(message, error)
+        return
+    risk = next((limit for limit, evicts in limits if evicts), "")
     if risk and mode == "raise":
         raise RedBeatKeyExpiryError(MESSAGE % risk)
     if risk:
         report = logger.warning if mode == "warn" else logger.error
         report(MESSAGE, risk)
+
+
+def memory_limit(info: Mapping[str, Any]) -> tuple[str, bool]:
+    """The memory limit as text, and whether entries are evicted once it is reached."""
+    most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
+    text = f"maxmemory is {most} bytes with the policy {policy}"
+    return text, most > 0 and policy.startswith("allkeys-")
 
 
 class LayoutNote(NamedTuple):

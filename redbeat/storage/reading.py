@@ -1,4 +1,4 @@
-"""Reads the schedule: entries, pages, counts, beats, stats, and hashes outside of the schedule.
+"""Reads the schedule: entries, pages, beats, and hashes outside of the schedule.
 
 Redis errors pass through unchanged; see :func:`redbeat.storage.checks.explained`.
 """
@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -18,13 +17,11 @@ from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import (
     bytes_of,
-    number_in,
     record_in,
     score_in,
     seconds_in,
     text_of,
     valid_text,
-    whole_in,
 )
 from redbeat.config import key_aside
 from redbeat.connection.retrying import replies_to
@@ -66,15 +63,8 @@ START: Final = 0
 #: About how many entries Redis reads for one part of a scan.
 SCAN_COUNT: Final = 2000
 
-#: The most bytes of a page, and the most failing entries in :meth:`Reading.counts`.
+#: The most bytes of a page.
 MOST_BYTES: Final = 1 << 22
-MOST_FAILING: Final = 1000
-
-#: Fields of INFO that are "err" after a server couldn't save its data to disk.
-SAVES: Final = ("rdb_last_bgsave_status", "aof_last_write_status")
-
-#: How many entries whose last runs failed are read.
-MOST_FAILED: Final = 20
 
 #: No row has this digest.
 NOTHING_HAS: Final = "-"
@@ -116,91 +106,10 @@ class Presence(NamedTuple):
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
 
-class Counts(NamedTuple):
-    """The number of entries of each kind, and the active beats.
-
-    Times are UNIX seconds of Redis's clock. ``failing`` counts the entries whose run couldn't be
-    sent, beyond those in ``perhaps_failing``, which tell it by their states.
-    """
-
-    now: float
-    members: int
-    statics: int
-    quarantined: int
-    disabled: int
-    parked: int
-    due: int
-    first_due: float | None
-    holder: str
-    beats: list[Presence]
-    problem: str = ""
-    failing: int = 0
-    perhaps_failing: Sequence[Row] = ()
-    #: The key of the entry that has been due for longest, "" for none.
-    first_key: str = ""
-    #: How many entries have too many failed runs in a row. The keys of the worst ones, each with
-    #: the number of its failed runs.
-    failed: int = 0
-    most_failed: Sequence[tuple[str, int]] = ()
-    #: The keys of the entries that may be overdue.
-    expected: Sequence[str] = ()
-    #: When the leader last completed a tick, None if unknown.
-    last_tick: float | None = None
-    #: Since when the leader leads, None if unknown.
-    leads_since: float | None = None
-    #: How many seconds the clock of a beat's host is ahead, 0 for a normal difference.
-    host_ahead: float = 0.0
-    #: When a worker last reported the end of a run, and how many messages were sent since then.
-    last_report: float | None = None
-    unreported: int = 0
-    #: For each of several shards, the token of the lock holder and the number of entries.
-    holders: Sequence[str] = ()
-    sizes: Sequence[int] = ()
-    #: The numbers of the shards whose lock key does not contain a lock.
-    not_locks: Sequence[int] = ()
-
-
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
-
-
-def _memory_in(info: Mapping[str, Any]) -> tuple[str, bool]:
-    """The memory limit as text, and whether entries are evicted once it is reached."""
-    most, policy = info.get("maxmemory", 0), str(info.get("maxmemory_policy"))
-    text = f"maxmemory is {most} bytes with the policy {policy}"
-    return text, most > 0 and policy.startswith("allkeys-")
-
-
-def _why_no_writes(info: Mapping[str, Any], server: Any) -> str:
-    """Why a server refuses writes, by its INFO; "" if it takes them.
-
-    One round trip if it couldn't save its data, else none.
-    """
-    if info.get("role") == "slave" and info.get("slave_read_only", 1):
-        master = f"{info.get('master_host')}:{info.get('master_port')}"
-        return f"is a read-only replica of {master}"
-    if info.get("loading"):
-        return "is loading its data"
-    limit, evicts = _memory_in(info)
-    used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
-    if 0 < info.get("maxmemory", 0) <= used and not evicts:
-        return f"is full: {limit}"
-    unsaved = [name for name in SAVES if info.get(name) == "err"]
-    if unsaved and not _answers_ping(server):
-        return f"takes no writes, because it cannot save its data to disk ({unsaved[0]} is err)"
-    return ""
-
-
-def _answers_ping(server: Any) -> bool:
-    """Whether a server that couldn't save its data takes writes all the same.
-
-    It refuses PING together with writes (MISCONF), unless stop-writes-on-bgsave-error is off.
-    """
-    with suppress(ResponseError):
-        return bool(server.ping())
-    return False
 
 
 def not_an_entry(key: str) -> str:
@@ -240,7 +149,7 @@ class Reading:
     only part. Numbers of round trips are those for each part.
 
     A side key that has a wrong type, or that the Redis user may not read, counts as empty.
-    :meth:`counts` names it.
+    :func:`redbeat.metrics.counts.counts_of` names it.
     """
 
     #: Seconds after which a script for many entries stops, so that Redis can serve others; another
@@ -252,7 +161,7 @@ class Reading:
         self.keys = keys
         self.parts: Sequence[Reading] = (self,)
 
-    def _ask(self, script: str, args: Sequence[Any], *lock: str) -> Any:
+    def run_script(self, script: str, args: Sequence[Any], *lock: str) -> Any:
         """Run a script that only reads. One round trip.
 
         The third key never exists. While a Redis Cluster moves a slot, a node that lacks a key of a
@@ -390,11 +299,6 @@ class Reading:
         """Token of the beat that holds the first shard's lock, "" if it's free. One round trip."""
         return valid_text(self._read("GET", self.keys.layout.lock_key(0, key)))
 
-    def lock_left(self, key: str) -> float | None:
-        """Seconds until that lock expires, None if it's free. One round trip."""
-        milliseconds = int(self._read("PTTL", self.keys.layout.lock_key(0, key)))
-        return milliseconds / 1000 if milliseconds >= 0 else None
-
     def time(self) -> float:
         """Redis's time in UNIX seconds. One round trip."""
         seconds, micros = self._read("TIME")
@@ -426,38 +330,15 @@ class Reading:
         found = [seconds_in(part.noted(REPORTS_SINCE)) for part in self.parts]
         return min((seconds for seconds in found if seconds is not None), default=None)
 
-    def stats(self) -> dict[str, str]:
-        """The counters of all beats by field, added up over the shards.
+    # -- the servers, rows and pages -----------------------------------------------------------
 
-        One round trip per about 2000 fields.
-        """
-        return total_stats(self.parts)
+    def servers(self) -> list[tuple[Any, Mapping[str, Any]]]:
+        """Each server of the schedule with its INFO. One round trip each.
 
-    # -- the server --------------------------------------------------------------------------
-
-    def server(self) -> dict[str, str]:
-        """The server's version and mode from INFO, and what is wrong with it.
-
-        ``problem`` is why a server takes no writes, ``eviction`` why it may evict entries, or "".
-        INFO is used because managed servers may disable CONFIG. If INFO is refused, only
-        ``refusal`` is returned. One round trip for each server, and one more if it couldn't save
-        its data.
+        INFO is used because managed servers may disable CONFIG.
         """
         nodes = dict.fromkeys(node_of(self.client, part.keys.schedule) for part in self.parts)
-        try:
-            found = [(node, node.info()) for node in nodes]
-        except ResponseError as error:
-            return {"refusal": str(error)}
-        info = found[0][1]
-        # Valkey's redis_version is there only for compatibility.
-        version = info.get("valkey_version") or info.get("redis_version", "")
-        mode = info.get("redis_mode") or info.get("server_mode", "")
-        problems = filter(None, (_why_no_writes(info, server) for server, info in found))
-        risks = (limit for limit, evicts in (_memory_in(info) for _, info in found) if evicts)
-        troubles = {"problem": next(problems, ""), "eviction": next(risks, "")}
-        return {"version": str(version), "mode": str(mode), **troubles}
-
-    # -- rows, pages and counts -----------------------------------------------------------------
+        return [(node, node.info()) for node in nodes]
 
     def read(self, keys: Sequence[str], history: bool = False) -> Page:
         """One row per key, in the order of ``keys``; with ``history`` also about its runs.
@@ -484,51 +365,13 @@ class Reading:
     def _page(self, head: Mapping[str, Any], keys: Sequence[str]) -> Page:
         head = {**head, "max_bytes": MOST_BYTES, "max_seconds": self.max_seconds}
         text = bytes_of(json.dumps(head, ensure_ascii=False))
-        found = self._ask("page", [text, *map(bytes_of, keys)])
+        found = self.run_script("page", [text, *map(bytes_of, keys)])
         now, score, member, side_error, rows = found
-        self._note_side_error(text_of(side_error))
+        self.note_side_error(text_of(side_error))
         after = (text_of(score), text_of(member)) if score else None
         return Page(score_in(now), Row.read_all(rows), after)
 
-    def counts(
-        self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
-    ) -> Counts:
-        """The number of entries of each kind, and the active beats. One round trip.
-
-        A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score of
-        disabled entries. An entry counts as failed after ``max_failures`` failed runs in a row. A
-        side key of a wrong type is the ``problem`` if there is no other.
-        """
-        args = (disabled, within, MOST_FAILING, max_failures, MOST_FAILED)
-        text, rows = self._ask("count", args, *([lock_key] if lock_key else ()))
-        head: dict[str, Any] = json.loads(text_of(text))
-        now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
-        names = ("members", "statics", "quarantined", "disabled", "parked", "due")
-        holder, (since, _, token) = valid_text(head["holder"]), head["leader"].partition(" ")
-        failed = pairs_of([*head["most_failed"]])  # cjson writes an empty list as {}
-        reported, _, sent = head["last_report"].partition(" ")
-        return Counts(
-            now=now,
-            **{name: head[name] for name in names},
-            first_due=score_in(head["first_due"]) if head["first_due"] else None,
-            first_key=text_of(head["first_key"]),
-            holder=holder,
-            beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs_of(beats)],
-            problem=valid_text(head["problem"])
-            or self._note_side_error(head.get("side_error", "")),
-            failing=max(head["failing"] - MOST_FAILING, 0),
-            perhaps_failing=Row.read_all(rows),
-            failed=head["failed"],
-            most_failed=[(text_of(key), int(score_in(runs))) for key, runs in failed],
-            expected=head["expected"],
-            last_tick=seconds_in(head["last_tick"]),
-            leads_since=seconds_in(since) if valid_text(token) == holder else None,
-            host_ahead=number_in(head["host_ahead"]) or 0.0,
-            last_report=seconds_in(reported),
-            unreported=(whole_in(head["dispatched"]) or 0) - (whole_in(sent) or 0),
-        )
-
-    def _note_side_error(self, error: str) -> str:
+    def note_side_error(self, error: str) -> str:
         """What is wrong with a side key, and the command that mends it; "" if nothing is.
 
         A lack of rights is logged once. ``error`` is the key's name and Redis's error.
@@ -542,27 +385,6 @@ class Reading:
             )
         self.warn_of_denied(why)
         return ""
-
-
-def total_stats(parts: Iterable[Reading]) -> dict[str, str]:
-    """The stats of a schedule, with the counters of all ``parts`` added up.
-
-    One round trip per about 2000 fields of a part.
-    """
-    stats: dict[str, str] = {}
-    for part in parts:
-        for field, value in dict(part._fields("stats", SCAN_COUNT)).items():
-            name, text = valid_text(field), valid_text(value)
-            stats[name] = _total(name, stats[name], text) if name in stats else text
-    return stats
-
-
-def _total(name: str, one: str, other: str) -> str:
-    if name in (LAST_TICK, REPORTS_SINCE):
-        choose = max if name == LAST_TICK else min
-        return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
-    first, second = whole_in(one), whole_in(other)
-    return one if first is None or second is None else str(first + second)
 
 
 def read_rows(store: Store, keys: Iterable[str]) -> list[Row]:

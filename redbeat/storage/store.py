@@ -388,39 +388,6 @@ class ShardedStore(reading.Reading):
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
         return score < 0, score, bytes_of(name)
 
-    def counts(
-        self, lock_key: str | None, disabled: float, within: float, max_failures: int = 3
-    ) -> reading.Counts:
-        """The number of entries of each kind, and the active beats.
-
-        The beats come from the first shard, on which every beat works. Also returns the keys of all
-        entries that may be overdue.
-        """
-        each = [
-            store.counts(
-                lock_key and self.layout.lock_key(number, lock_key), disabled, within, max_failures
-            )
-            for number, store in enumerate(self.parts)
-        ]
-        total = reading.Counts._make(
-            sum(column) if isinstance(column[0], int) else column[0]
-            for column in zip(*each, strict=True)
-        )
-        firsts = [one for one in each if one.first_due is not None] or [total]
-        first = min(firsts, key=lambda counts: counts.first_due or 0.0)
-        return total._replace(
-            first_due=first.first_due,
-            first_key=first.first_key,
-            problem=next((counts.problem for counts in each if counts.problem), ""),
-            host_ahead=max((counts.host_ahead for counts in each), key=abs),
-            last_report=max(filter(None, (one.last_report for one in each)), default=None),
-            holders=[counts.holder for counts in each],
-            sizes=[counts.members for counts in each],
-            perhaps_failing=[row for counts in each for row in counts.perhaps_failing],
-            most_failed=[pair for counts in each for pair in counts.most_failed],
-            expected=[key for counts in each for key in counts.expected],
-        )
-
 
 def _hand(token: str, note: str) -> Hand:
     """A beat's note. One that can't be read names no keys, and can be forgotten."""

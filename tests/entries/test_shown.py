@@ -26,6 +26,7 @@ from redbeat.entries.state import (
     end_line,
     trigger_line,
 )
+from redbeat.metrics.counts import counts_of
 from redbeat.metrics.snapshot import count_entries
 from redbeat.storage.keys import Keys
 from redbeat.storage.reading import Reading
@@ -118,7 +119,7 @@ def test_a_side_key_of_a_wrong_type_is_named_and_stops_nothing(
     put(redis_client, "a")
     redis_client.set(f"{ASIDE}{name}", "x")
     assert len(reader(redis_client).page().rows) == 1
-    counts = reader(redis_client).counts(None, -2, 60)
+    counts = counts_of(reader(redis_client), None, -2, 60)
     assert counts.members == 1
     assert f"redis-cli DEL {ASIDE}{name}" in counts.problem
 

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat.entries.status import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
+from redbeat.metrics.counts import Counts
 from redbeat.metrics.problems import finding
 from redbeat.metrics.prometheus import counters_of, health_gauges, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.storage.reading import Counts
 from tests.waiting import wait_until
 
 __all__ = ("Response", "Scrape", "Target", "own_names")

@@ -20,7 +20,7 @@ OTHERS = {
     "entries/changes.py": "the encoding of a text that it has read",
     "entries/decide.py": "the encoding of a name that was read",
     "entries/state.py": "what beats keep; any error makes a fresh state, with a problem",
-    "storage/reading.py": "JSON that a script has just written",
+    "metrics/counts.py": "JSON that a script has just written",
     "storage/rows.py": "JSON that a script has just written",
     "storage/store.py": "JSON that a script has just written",
     "decoder.py": "the decoder class of the public API, which the fence calls",
@@ -137,6 +137,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(success)",
     ),
     "management/find.py": ("what a regular expression has checked", "int(after)"),
+    "metrics/counts.py": ("in replies of a script", "float(head['now'])", "int(score_in(runs))"),
     "metrics/prometheus.py": (
         "conditions",
         "float(value)",
@@ -160,9 +161,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
     "schedulers.py": ("a setting", "int(self.lock_timeout)"),
     "storage/reading.py": (
-        "times in the replies of scripts; replies of TIME and INFO; a cursor of Redis",
-        "float(head['now'])",
-        "int(score_in(runs))",
+        "replies of TIME and INFO; a cursor of Redis",
         "int(cursor)",
         "int(micros)",
         "int(seconds)",

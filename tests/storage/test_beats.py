@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat.metrics.counts import counts_of
 from redbeat.storage import words
 from redbeat.storage.rows import Change, Hand, Look, Reply, Request, new_mark
 from redbeat.storage.store import Store
@@ -202,7 +203,7 @@ def test_a_beat_that_was_seen_in_the_future_does_not_count_as_active(place: Plac
     """Another program wrote it, or Redis had a wrong clock."""
     seen = {"redbeat3:a": place.now - 5, "redbeat3:b": place.now + 1000}
     place.client.zadd(aside("beats"), seen)
-    counts = Store(place.client, KEYS).counts(None, -2.0, 60.0)
+    counts = counts_of(Store(place.client, KEYS), None, -2.0, 60.0)
     assert [beat.token for beat in counts.beats] == ["redbeat3:a"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import redis
 
 from redbeat.management.find import static_among
+from redbeat.metrics.problems import server_of
 from redbeat.storage.reading import BATCH, SCAN_COUNT
 from redbeat.storage.store import Store
 from tests.storage.places import KEYS
@@ -39,4 +40,4 @@ def test_calendars(store: Store, redis_client: redis.Redis) -> None:
 
 
 def test_the_eviction_policy_is_read_from_the_server(store: Store) -> None:
-    assert store.server()["eviction"] == ""
+    assert server_of(store)["eviction"] == ""

@@ -12,6 +12,7 @@ from redis.exceptions import ClusterCrossSlotError, RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
+from redbeat.metrics.counts import counts_of
 from redbeat.storage.rows import Change, Look, Reply, Request, new_mark
 from redbeat.storage.store import Store
 from tests.scheduler.conftest import RecordingScheduler
@@ -53,7 +54,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
     "inbox": lambda store: store.say(store.keys.entry("a"), '["trigger"]', kind="trigger"),
     "read": lambda store: store.read([store.keys.entry("a")]),
     "page": lambda store: store.page(),
-    "count": lambda store: store.counts(None, -1, 60),
+    "count": lambda store: counts_of(store, None, -1, 60),
 }
 
 

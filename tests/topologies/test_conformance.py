@@ -18,6 +18,7 @@ from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.topology import node_of
 from redbeat.management.find import outside
 from redbeat.metrics.beats import active_beats, current_leader
+from redbeat.metrics.problems import server_of
 from redbeat.storage import words
 from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
 from redbeat.storage.scripts import overlaps
@@ -197,7 +198,7 @@ def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
     node.config_set("maxmemory", 1 << 30)
     node.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        assert "with the policy allkeys-lru" in store.server()["eviction"]
+        assert "with the policy allkeys-lru" in server_of(store)["eviction"]
     finally:
         node.config_set("maxmemory-policy", "noeviction")
         node.config_set("maxmemory", 0)
