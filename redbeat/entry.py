@@ -19,7 +19,7 @@ from celery.schedules import crontab, schedstate
 from redbeat import errors
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.codec.stored import bytes_of, plain_name, text_of
+from redbeat.codec.stored import bytes_of, text_of
 from redbeat.codec.types import TAG
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
@@ -155,7 +155,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
         has_last_run = clsargs.get("last_run_at") is not None
-        name, schedule = None if name is None else plain_name(name), _given_schedule(schedule)
+        name, schedule = None if name is None else str(name), _given_schedule(schedule)
         try:
             super().__init__(
                 name, task, schedule=schedule, args=args, kwargs=kwargs, options=options, **clsargs
@@ -192,7 +192,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     @staticmethod
     def generate_key(app: Any, name: str) -> str:
         """Return the Redis key of the entry called ``name``."""
-        conf, text = ensure_conf(app), plain_name(name)
+        conf, text = ensure_conf(app), str(name)
         return conf.key_prefix + text if conf.shards == 1 else layout_of(conf).key_of(text)
 
     @property

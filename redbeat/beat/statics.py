@@ -13,7 +13,6 @@ from redis.exceptions import RedisError
 
 from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
-from redbeat.codec.stored import plain_name
 from redbeat.codec.types import TAG
 from redbeat.config import ensure_conf
 from redbeat.decoder import stored_type_of
@@ -123,7 +122,7 @@ class Statics:
         entry.writable_key()
         definition.warn_if_too_short(name, entry.schedule)
         entry.is_static = True
-        self._add(plain_name(name), entry)
+        self._add(str(name), entry)
 
     def add_item(self, app: Celery, name: str, fields: Mapping[str, object]) -> bool:
         """Add an entry by its fields if they are usual and valid; otherwise return False."""
@@ -144,7 +143,7 @@ class Statics:
 
     def refuse(self, name: str, error: Exception) -> None:
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
-        name = plain_name(name)
+        name = str(name)
         self._entries.pop(name, None)
         self._refused.add(name)
         self._removed.discard(name)

@@ -37,12 +37,6 @@ LATEST: Final = 253_402_128_000.0
 TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten the data"
 
 
-def plain_name(name: object) -> str:
-    """``str()`` of an ``Enum`` member that is a string may return its name instead of its value."""
-    # isinstance() is also true of a proxy, such as Django's lazy text.
-    return str.__str__(name) if issubclass(type(name), str) else str(name)
-
-
 def text_of(value: Any) -> str:
     """Return a Redis reply as a ``str``; None becomes "".
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.beat.message import why_not_rendered
-from redbeat.codec.stored import bytes_of, plain_name
+from redbeat.codec.stored import bytes_of
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.entries import changes, edits, saving
 from redbeat.entries import status as statuses
@@ -88,7 +88,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return store_of(self.app)
 
     def _key(self, name: object) -> str:
-        key = self._store.keys.entry(plain_name(name))
+        key = self._store.keys.entry(str(name))
         try:
             bytes_of(key)
         except UnicodeEncodeError as error:
@@ -271,7 +271,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if names is None:
             yield from ((entry, None) for entry in self.find(enabled=True))
             return
-        for name in dict.fromkeys(map(plain_name, names)):
+        for name in dict.fromkeys(map(str, names)):
             try:
                 stored = self.get(name)
             except DecodeError as error:

@@ -76,7 +76,10 @@ def test_the_clock_of_a_schedule_may_return_another_class() -> None:
 
 
 class Job(str, Enum):
-    """The names of a program's jobs; ``str(Job.CLEAN)`` is ``"Job.CLEAN"``."""
+    """The names of a program's jobs; ``str(Job.CLEAN)`` is ``"Job.CLEAN"``.
+
+    RedBeat 2 stores an entry with this name as ``redbeat:Job.CLEAN``, and the task as ``clean``.
+    """
 
     CLEAN = "clean"
     KEEP = "keep"
@@ -87,9 +90,9 @@ def test_strings_and_numbers_of_another_class(app: Celery) -> None:
     fields: Any = {"on_finish": Job.KEEP, "timezone": Job.ZONE, "jitter": Fraction(1, 2)}
     entry = Entry(Job.CLEAN, Job.CLEAN, 60, app=app, **fields)
     entry.save()
-    assert Schedule(app)[Job.CLEAN] == Schedule(app)["clean"]
-    loaded = Entry.from_key(f"{PREFIX}clean", app=app)
-    assert (loaded.name, loaded.task, loaded.on_finish) == ("clean", "clean", "keep")
+    assert Schedule(app)[Job.CLEAN] == Schedule(app)["Job.CLEAN"]
+    loaded = Entry.from_key(f"{PREFIX}Job.CLEAN", app=app)
+    assert (loaded.name, loaded.task, loaded.on_finish) == ("Job.CLEAN", "clean", "keep")
     assert (loaded.timezone, loaded.jitter) == ("Europe/Paris", 0.5)
 
 

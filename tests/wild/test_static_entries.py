@@ -205,3 +205,24 @@ def test_a_process_with_older_code_removes_nothing(wild: Wild, run: Run) -> None
         running.until(lambda: wild.messages("jobs.gone"))
         older.module.RedBeatScheduler(app=older.app).close()
         assert wild.client.exists("redbeat:job", "redbeat:gone", "redbeat:old") == 3
+
+
+#: ``str()`` of the member is the name of the entry, as in RedBeat 2.
+MEMBER = """
+from enum import Enum
+
+
+class Job(str, Enum):
+    CLEAN = "clean"
+
+
+app.conf.beat_schedule = {Job.CLEAN: {"task": "jobs.run", "schedule": 0.5}}
+save(Job.CLEAN)
+"""
+
+
+def test_a_member_of_an_enum_names_an_entry(wild: Wild, run: Run) -> None:
+    with run(wild.program(MEMBER)) as running:
+        running.until(wild.messages)
+    assert "redbeat:Job.CLEAN" in wild.client.zrange("redbeat::schedule", 0, -1)
+    assert not wild.client.exists("redbeat:clean")
