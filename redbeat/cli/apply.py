@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -115,7 +114,7 @@ def _plan(console: Console, file: str, adopt: bool) -> tuple[list[PlannedChange]
     """Return also the number of entries for each action."""
     schedule = console.schedule
     with reading(file):
-        content = read_entry_file(schedule, file, sys.stdin.buffer)
+        content = read_entry_file(schedule, file)
     problems = [f"{where}: {problem}" for where, problem in content.problems]
     invalid = plural(len(problems), "invalid entry", "invalid entries")
     message = f"{file}: nothing was written, because the file has {invalid}"

@@ -15,7 +15,7 @@ import click
 from redbeat import Schedule
 from redbeat.printing import plural
 from redbeat.transfer import crontab_file, django, importing, shelve_file
-from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
+from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError, opened
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 
 from . import apply
@@ -37,9 +37,7 @@ READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] =
 FORMATS: Final = (*READERS, SHELVE)
 
 
-def read_source(
-    file_format: str, schedule: Schedule, path: str, stdin: IO[bytes]
-) -> Iterator[Incoming]:
+def read_source(file_format: str, schedule: Schedule, path: str) -> Iterator[Incoming]:
     """Yield the entries of a file; ``-`` is standard input.
 
     Raises :exc:`UnreadableSourceError` if it cannot be read.
@@ -50,18 +48,9 @@ def read_source(
                 f"{SHELVE} cannot be read from standard input: give the path of the file"
             )
         yield from shelve_file.read_shelve(schedule, path)
-    elif path == "-":
-        yield from READERS[file_format](schedule, stdin)
     else:
-        with _open(path) as file:
+        with opened(path) as file:
             yield from READERS[file_format](schedule, file)
-
-
-def _open(path: str) -> IO[bytes]:
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
 #: Maximum number of problems to print of an export, and of an import.
@@ -221,7 +210,7 @@ def _source(
         problem = f"only works with --format {DJANGO} and without FILE"
         raise option_error(console.ctx, "database", problem)
     if file is not None:
-        return file, read_source(file_format, console.schedule, file, sys.stdin.buffer)
+        return file, read_source(file_format, console.schedule, file)
     if file_format != DJANGO:
         problem = f"Missing argument 'FILE'; only --format {DJANGO} works without FILE"
         raise click.UsageError(problem, console.ctx)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left
 from collections import Counter
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -182,14 +181,14 @@ def _changes(
 
 
 def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:
-    schedule, stdin = console.schedule, sys.stdin.buffer
+    schedule = console.schedule
     entries: dict[str, RedBeatSchedulerEntry] = {}
     with options.reading(file):
         if file_format == PLAN:
-            content = read_entry_file(schedule, file, stdin)
+            content = read_entry_file(schedule, file)
             entries, problems = content.entries, content.problems
         else:
-            items = list(import_export.read_source(file_format, schedule, file, stdin))
+            items = list(import_export.read_source(file_format, schedule, file))
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
             problems = [Problem(item.where, item.problem) for item in items if item.problem]
     for problem in problems[:1]:

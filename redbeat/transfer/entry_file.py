@@ -24,9 +24,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
@@ -38,7 +37,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of, seconds_from
 
-from .incoming import Problem, UnreadableSourceError, check_known, instant_from, zone_from
+from .incoming import Problem, UnreadableSourceError, check_known, instant_from, opened, zone_from
 
 if TYPE_CHECKING:
     from redbeat.management.schedule import Schedule
@@ -79,13 +78,13 @@ class EntryFile(NamedTuple):
     problems: list[Problem]
 
 
-def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFile:
+def read_entry_file(schedule: Schedule, path: str) -> EntryFile:
     """Read a file: TOML if its name ends with ``.toml``, else JSON.
 
     The path ``-`` is JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
     can't be read or names no owner.
     """
-    content = _parsed(path, stdin)
+    content = _parsed(path)
     unknown = [name for name in content if name not in ("managed_by", "entries")]
     if unknown:
         raise UnreadableSourceError(f"{unknown[0]}: is unknown; use managed_by and entries")
@@ -107,15 +106,15 @@ def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFil
     return file
 
 
-def _parsed(path: str, stdin: IO[bytes]) -> dict[str, Any]:
+def _parsed(path: str) -> dict[str, Any]:
     is_toml = path.lower().endswith(".toml")
+    with opened(path) as file:
+        data = file.read()
     try:
-        text = (stdin.read() if path == "-" else Path(path).read_bytes()).decode("utf-8")
+        text = data.decode("utf-8")
         if is_toml and LONG_KEY.search(text):
             raise ValueError("a key has more than 1000 dots; shorten the key")
         content = _toml().loads(text) if is_toml else json.loads(text, object_pairs_hook=_unique)
-    except OSError as error:
-        raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         kind = "TOML" if is_toml else "JSON"
         raise UnreadableSourceError(f"cannot be read as {kind}: {error}") from error

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
+
+import click
 
 from redbeat.calendar import walltime, zones
 from redbeat.entry import RedBeatSchedulerEntry
@@ -16,6 +18,14 @@ from redbeat.schedules.calendars import Calendar
 
 class UnreadableSourceError(ValueError):
     """Raised if the whole source is unreadable; the message suggests what to do."""
+
+
+def opened(path: str) -> IO[bytes]:
+    """Open a file to read it; ``-`` is standard input. Raises :exc:`UnreadableSourceError`."""
+    try:
+        return click.open_file(path, "rb")
+    except OSError as error:
+        raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)

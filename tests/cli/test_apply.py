@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -209,7 +208,7 @@ def test_an_entry_that_changes_after_the_plan_is_left_alone(
     assert run("apply", write(tmp_path, {"a": hourly(), "b": hourly()}), "--yes").code == 0
     file = write(tmp_path, {"a": hourly(every=60), "new": hourly()})
     schedule = Schedule(app)
-    content = read_entry_file(Schedule(app), file, sys.stdin.buffer)
+    content = read_entry_file(Schedule(app), file)
     planned = {item.change.name: item for item in plan_entries(schedule, *content[:2])}
     if change == "edit":
         run("edit", "a", "--every", "5")

@@ -12,7 +12,6 @@ import math
 import re
 import sys
 from collections import Counter
-from io import BytesIO
 from pathlib import Path
 
 import click
@@ -74,7 +73,7 @@ def test_yaml_parses(block: Block) -> None:
 def test_files_of_entries_can_be_read(block: Block, app: Celery, tmp_path: Path) -> None:
     file = tmp_path / "entries.toml"
     file.write_text(block.text, encoding="utf-8")
-    content = read_entry_file(Schedule(app), str(file), BytesIO())
+    content = read_entry_file(Schedule(app), str(file))
     assert content.problems == []
     assert content.entries
 

@@ -826,7 +826,7 @@ class Files(Surface):
             write_dumb(path, content)
         else:
             path.write_bytes(content)
-        source = read_source(file_format, world.schedule, str(path), io.BytesIO())
+        source = read_source(file_format, world.schedule, str(path))
         importer = Importer(world.schedule, "replace")
         with suppress(UnreadableSourceError), warnings_ignored():
             importer.check(source)
