@@ -13,9 +13,7 @@ from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
 from redbeat import ConflictError, InvalidEntryError, RedBeatSchedulerEntry
 from redbeat.entries.policy import FIELDS
-from redbeat.management.apply import save_unchanged
-from redbeat.management.find import static_among
-from redbeat.management.names import UsedNames
+from redbeat.management import apply, find, names
 from redbeat.presentation.describe import as_json, timing_text
 from redbeat.presentation.rule_text import KINDS, RULES, cron_warning, has_own_zone, rule_of
 from redbeat.printing import plural
@@ -136,8 +134,8 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
     if len(kinds) > 1:
         problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
         raise option_error(console.ctx, kinds[1], problem)
-    names = (*kinds, *entry_file.CALL, "queue", "enabled", *FIELDS)
-    table = {name: values.get(OPTION_OF.get(name, name)) for name in names}
+    fields = (*kinds, *entry_file.CALL, "queue", "enabled", *FIELDS)
+    table = {name: values.get(OPTION_OF.get(name, name)) for name in fields}
     table = {name: value for name, value in table.items() if value is not None}
     if kinds == ["rrule"]:
         table["rrule"] = list(values["rrule"])
@@ -201,7 +199,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         entry_file.change_entry(entry, table, KNOWN)
         _check_zone(console, entry, table, values)
         _save(entry, f"Somebody else has just changed {name!r}; check the entry and try again")
-    if static_among(console.store, [name]):
+    if find.static_among(console.store, [name]):
         console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
         warn_of_unknown_names(console, [entry])
@@ -225,7 +223,7 @@ def _check_zone(
 
 def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:
     try:
-        save_unchanged(entry)
+        apply.save_unchanged(entry)
     except ConflictError as error:
         raise failure(conflict, Exit.CONFLICT) from error
 
@@ -247,7 +245,7 @@ MAX_PRINTED: Final = 20
 def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:
     if not entries:
         return
-    used = UsedNames(console.app)
+    used = names.UsedNames(console.app)
     if used.error:
         why = f"because the tasks cannot be loaded: {used.error}"
         console.warn(f"task names are not checked, {why}")
@@ -257,8 +255,8 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
     for warning in found[:MAX_PRINTED]:
         console.warn(warning)
     if len(found) > MAX_PRINTED:
-        names = "other unknown name is", "other unknown names are"
-        console.warn(f"{plural(len(found) - MAX_PRINTED, *names)} not listed")
+        others = "other unknown name is", "other unknown names are"
+        console.warn(f"{plural(len(found) - MAX_PRINTED, *others)} not listed")
 
 
 def warn_of_schedules(console: Console, entries: Sequence[RedBeatSchedulerEntry]) -> None:

@@ -81,11 +81,9 @@ def export(console: Console, file: str, history: bool) -> None:
                 unreadable.append(exported)
                 continue
             out.write(exported.line + "\n")
-            if exported.is_calendar:
-                calendar_count += 1
-            else:
-                count += 1
-                advance(1)
+            calendar_count += exported.is_calendar
+            count += not exported.is_calendar
+            advance(not exported.is_calendar)
     _report_export(console, file, count, calendar_count, unreadable)
 
 
@@ -226,20 +224,18 @@ def _print_problem(console: Console, problem: Problem) -> None:
 
 
 def _fail_on_problems(console: Console, importer: importing.Importer, source_name: str) -> None:
-    for found in (importer.problems, importer.conflicts):
-        if not found:
-            continue
-        for problem in found[:MAX_PROBLEMS]:
-            _print_problem(console, problem)
-        verb = "is" if len(found) == 1 else "are"
-        some = f"{plural(len(found), 'entry', 'entries')} of {source_name} {verb}"
-        if found is importer.problems:
-            message = f"Nothing was written: {some} invalid; --skip-invalid imports the others"
-            raise failure(message, Exit.FAILED)
-        message = (
-            f"Nothing was written: {some} already stored with different content; use "
-            "--on-conflict keep or --on-conflict replace"
-        )
+    found = importer.problems or importer.conflicts
+    for problem in found[:MAX_PROBLEMS]:
+        _print_problem(console, problem)
+    verb = "is" if len(found) == 1 else "are"
+    message = (
+        f"Nothing was written: {plural(len(found), 'entry', 'entries')} of {source_name} {verb}"
+    )
+    if importer.problems:
+        raise failure(f"{message} invalid; --skip-invalid imports the others", Exit.FAILED)
+    if found:
+        choice = "--on-conflict keep or --on-conflict replace"
+        message += f" already stored with different content; use {choice}"
         raise failure(message, Exit.CONFLICT)
 
 

@@ -76,13 +76,12 @@ def upcoming(
             problem = "the runs take place only if you resume the entry first"
             console.warn(f"{name} is paused: {problem}")
         runs = [(at, name) for at in entry.upcoming(number) if until is None or at <= until]
-    titles = (f"DUE ({console.zone})", "WHEN", "NAME", "THEN")[: 4 if left_out else 3]
+    shown = 4 if left_out else 3
+    titles = (f"DUE ({console.zone})", "WHEN", "NAME", "THEN")[:shown]
 
     def row(run: tuple[datetime, str]) -> tuple[str, ...]:
         at, name = run
-        return (console.time(at), text.due(at, console.now), name, left_out.get(run, ""))[
-            : len(titles)
-        ]
+        return (console.time(at), text.due(at, console.now), name, left_out.get(run, ""))[:shown]
 
     cut = {"NAME": 20, "THEN": 12}
     console.items(
@@ -278,20 +277,19 @@ def _json(found: forecast.Simulation) -> dict[str, Any]:
 
 
 def _entry_json(name: str, entry: forecast.EntrySimulation) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+    return {
         "name": name,
         "timezone": zone_key(entry.zone) or str(entry.zone),
         "enabled": entry.enabled,
         "compared": entry.after is not None,
+        **entry.count(),
+        "runs": [
+            {
+                "scheduled_at": iso(run.scheduled_at),
+                "local": text.in_zone(run.scheduled_at, entry.zone).isoformat(),
+                "due_at": iso(run.due_at),
+                "change": change,
+            }
+            for run, change in entry.runs()
+        ],
     }
-    fields.update(entry.count())
-    fields["runs"] = [
-        {
-            "scheduled_at": iso(run.scheduled_at),
-            "local": text.in_zone(run.scheduled_at, entry.zone).isoformat(),
-            "due_at": iso(run.due_at),
-            "change": change,
-        }
-        for run, change in entry.runs()
-    ]
-    return fields

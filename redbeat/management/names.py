@@ -15,11 +15,11 @@ from celery.app.amqp import AMQP
 from kombu.exceptions import ChannelError
 from kombu.messaging import Producer
 
+from redbeat import Finding, RedBeatSchedulerEntry
 from redbeat.connection.urls import BROKER_TIMEOUTS, safe_url
 from redbeat.entries.definition import RESERVED
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import described, reason_of
-from redbeat.metrics.problems import Finding, finding
+from redbeat.metrics.problems import finding
 from redbeat.printing import encodable, plural
 
 #: How the names of Celery's own tasks begin, which every app has.

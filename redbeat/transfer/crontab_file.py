@@ -11,20 +11,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from celery.schedules import crontab
 
+from redbeat import InvalidEntryError, Schedule
 from redbeat.decoder import MAX_TEXT
-from redbeat.errors import InvalidEntryError
 from redbeat.presentation.cron_text import celery_field, without_nickname
 from redbeat.presentation.rule_text import CRON_FIELDS
 from redbeat.printing import get_logger
 
 from .incoming import Incoming, json_from, read_safely, zone_from
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 

@@ -7,28 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
+from redbeat import InvalidEntryError, RedBeatSchedulerEntry, Schedule, clocked
 from redbeat.calendar import sun, walltime, zones
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.decide import Plan, aware
 from redbeat.entries.history import History, encode_meta
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError, described
+from redbeat.errors import described
 from redbeat.management.apply import differences
 from redbeat.printing import get_logger
-from redbeat.schedules.rule import clocked
 
 from . import incoming
 from .incoming import Incoming, UnreadableSourceError
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
 

@@ -25,22 +25,18 @@ from contextlib import suppress
 from datetime import date
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from celery import Celery
 
+from redbeat import DecodeError, InvalidEntryError, RedBeatSchedulerEntry, Schedule
 from redbeat.decoder import decode
 from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of, seconds_from
 
 from .incoming import Problem, UnreadableSourceError, check_known, instant_from, opened, zone_from
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 
 class TaskField(NamedTuple):

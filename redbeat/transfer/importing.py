@@ -7,29 +7,21 @@ from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from redbeat import Calendar, DecodeError, InvalidEntryError, RedBeatSchedulerEntry, Schedule
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.codec.stored import array_of
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.calendars import readable_calendars
-from redbeat.entries.history import new_identity
+from redbeat.entries.history import Texts, new_identity
 from redbeat.entries.state import Pause, State, runtime_of, with_runtime
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.management import apply
-from redbeat.management.apply import Change, Difference
-from redbeat.management.calendars import check_calendar, store_calendar
-from redbeat.management.find import pages_of
+from redbeat.management import apply, calendars, find
 from redbeat.printing import printable
-from redbeat.schedules.calendars import Calendar
 from redbeat.storage import reading, rows, store, words
 
 from .incoming import Incoming, Problem, problem_of
 from .jsonlines import pause_fields
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 #: What to do if Redis has a different entry of the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
@@ -49,15 +41,12 @@ class Ready(NamedTuple):
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
-    definition: str
-    policy: str
+    texts: Texts
 
     def has_same_texts(self, row: rows.Row) -> bool:
-        if (row.definition, row.policy or "") != (self.definition, self.policy):
-            return False
         pauses = Pause.of_entry(self.entry), State.of(row).pause
         ours, stored = (pause and pause_fields(pause) for pause in pauses)
-        return ours == stored
+        return changes.texts_in(row) == self.texts and ours == stored
 
     def is_same(self, row: rows.Row) -> bool:
         """Return whether a stored entry equals this one, so that nothing has to be written."""
@@ -65,18 +54,16 @@ class Ready(NamedTuple):
         is_static = row.static or not incoming.static
         if not (self.has_same_texts(row) and is_static and incoming.meta in ("", row.meta or "")):
             return False
-        if not (incoming.meta and incoming.runtime):
-            return True
-        stored = State.of(row)
-        return with_runtime(stored, incoming.runtime) == stored
+        stored, runtime = State.of(row), incoming.meta and incoming.runtime
+        return not runtime or with_runtime(stored, runtime) == stored
 
-    def change_to_show(self, action: str, row: rows.Row, score: float | None) -> Change:
+    def change_to_show(self, action: str, row: rows.Row, score: float | None) -> apply.Change:
         """Return the change to show; ``score`` is the one to store, or the stored one."""
         incoming, more = self.incoming, {}
         if incoming.meta and incoming.meta != (row.meta or ""):
-            more["meta"] = Difference(row.meta or None, incoming.meta)
+            more["meta"] = apply.Difference(row.meta or None, incoming.meta)
         if incoming.static and not row.static:
-            more["static"] = Difference(False, True)
+            more["static"] = apply.Difference(False, True)
         change = apply.change_of(action, row, self.entry, score)
         return change._replace(fields={**change.fields, **more})
 
@@ -90,7 +77,7 @@ class Ready(NamedTuple):
             state = State(identity=incoming.identity or ("" if incoming.static else new_identity()))
         meta, state = self._with_history(entry, row, state, now)
         state.pause = None if entry.enabled else Pause.of_entry(self.entry) or state.pause
-        change = changes.editing(row, state, (self.definition, self.policy), meta or None)
+        change = changes.editing(row, state, self.texts, meta or None)
         if incoming.history:
             change.set[words.HISTORY] = array_of(incoming.history)
             change.unset = tuple(field for field in change.unset if field != words.HISTORY)
@@ -117,7 +104,7 @@ class Ready(NamedTuple):
             with suppress(DecodeError):  # a beat will quarantine the entry
                 saving.recall(entry, row)
         restarts = meta in ("", row.meta) and saving.restart_if_finished(
-            entry, (self.definition, self.policy), datetime.now(UTC), changes.texts_in(row)
+            entry, self.texts, datetime.now(UTC), changes.texts_in(row)
         )
         if restarts or (is_new and not meta):
             if saving.is_ahead(entry, now):
@@ -146,7 +133,7 @@ class Importer:
         self,
         schedule: Schedule,
         on_conflict: str = "fail",
-        note: Callable[[Change], Any] | None = None,
+        note: Callable[[apply.Change], Any] | None = None,
         skip: Callable[[Problem], Any] | None = None,
     ) -> None:
         self._schedule = schedule
@@ -187,7 +174,7 @@ class Importer:
         for each calendar those of :func:`~redbeat.management.calendars.store_calendar`.
         """
         for calendar in self._planned_calendars:
-            store_calendar(self._schedule, calendar)
+            calendars.store_calendar(self._schedule, calendar)
         planned = {ready.entry.key: ready for ready in self.planned}
         for keys in reading.batches(planned):
             changes.change_all(
@@ -202,7 +189,7 @@ class Importer:
         Takes two round trips per 500 entries.
         """
         name_of = self._store.keys.name_of
-        for page in pages_of(self._store):
+        for page in find.pages_of(self._store):
             surplus_keys = [
                 row.key
                 for row in page.rows
@@ -211,7 +198,7 @@ class Importer:
             self.written["removed"] += len(surplus_keys)
             if self._note is not None:
                 for key in surplus_keys:
-                    self._note(Change(printable(name_of(key)), "removed"))
+                    self._note(apply.Change(printable(name_of(key)), "removed"))
             if surplus_keys and not dry_run:
                 edits.delete(self._store, surplus_keys)
 
@@ -275,7 +262,7 @@ class Importer:
         self._calendars[name] = old if action == "kept" and old is not None else calendar
         if action in apply.TO_WRITE:
             try:
-                check_calendar(self._schedule, calendar, self._calendars)
+                calendars.check_calendar(self._schedule, calendar, self._calendars)
             except InvalidEntryError as error:
                 self._refuse(where, f"calendar {name!r}: {error.problem}")
             self._planned_calendars.append(calendar)
@@ -288,13 +275,13 @@ class Importer:
         if entry is not None:
             try:
                 entry.is_static = incoming.static
-                definition, policy = entry.texts()
+                texts = entry.texts()
                 entry.writable_key()
                 name = str(entry.name)
                 if name in self._names:
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
                 self._names.add(name)
-                return Ready(incoming, entry, definition, policy)
+                return Ready(incoming, entry, texts)
             except Exception as error:
                 problem = problem_of("cannot be stored", error)
         self._refuse(incoming.where, problem)

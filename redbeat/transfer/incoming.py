@@ -10,10 +10,9 @@ from typing import IO, Any, Final, NamedTuple
 
 import click
 
+from redbeat import Calendar, DecodeError, InvalidEntryError, RedBeatSchedulerEntry
 from redbeat.calendar import walltime, zones
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError, described, did_you_mean
-from redbeat.schedules.calendars import Calendar
+from redbeat.errors import described, did_you_mean
 
 
 class UnreadableSourceError(ValueError):

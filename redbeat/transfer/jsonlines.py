@@ -12,28 +12,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
+from redbeat import Calendar, DecodeError, InvalidEntryError, RedBeatSchedulerEntry, Schedule
 from redbeat.codec.stored import moment_in, object_in, string_in, texts_in
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import changes, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History, is_line, with_ids
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
-from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
 from redbeat.storage.keys import Keys
 from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 
 from .incoming import Incoming, Kind, check_kinds, check_known, json_from, read_safely
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 CALENDAR: Final = ("calendar", "days", "rules", "zone")
 

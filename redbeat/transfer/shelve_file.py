@@ -15,7 +15,7 @@ import pickletools
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from celery.beat import BeatLazyFunc
 from celery.exceptions import ImproperlyConfigured
@@ -23,14 +23,11 @@ from celery.schedules import crontab
 from celery.schedules import schedule as interval
 from celery.utils.time import LocalTimezone
 
+from redbeat import InvalidEntryError, Schedule
 from redbeat.calendar.sun import make_solar
 from redbeat.entries.history import encode_meta
-from redbeat.errors import InvalidEntryError
 
 from . import incoming
-
-if TYPE_CHECKING:
-    from redbeat.management.schedule import Schedule
 
 #: The suffixes that database libraries add to the file's name, if any.
 SUFFIXES: Final = ("", ".db", ".dat", ".dir", ".bak")
