@@ -28,7 +28,8 @@ from redis.exceptions import RedisError
 
 from redbeat import RedBeatSchedulerEntry, Schedule, errors
 from redbeat.calendar.zones import UTC
-from redbeat.config import REDBEAT_REDIS_KEY, client_of, unretried
+from redbeat.config import REDBEAT_REDIS_KEY, client_of, ensure_conf, unretried
+from redbeat.connection.urls import safe_url
 from redbeat.presentation.text import Room, columns, moment, until
 from redbeat.printing import get_logger, printable
 from redbeat.storage.checks import explained
@@ -140,6 +141,12 @@ class Console:
         """The time zone of input and output: the app's."""
         zone: tzinfo = self.app.timezone
         return zone
+
+    @property
+    def where(self) -> str:
+        """Where the schedule is."""
+        conf = ensure_conf(self.app)
+        return f"under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
 
     @property
     def now(self) -> datetime:

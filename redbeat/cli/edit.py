@@ -21,12 +21,11 @@ from redbeat.transfer import entry_file
 
 from . import options
 from .command import Console, Exit, RedBeatCommand, command, failure
-from .options import CLEARED, argument, entry_argument, option, option_error, task_names
 
 #: Add an option below a heading of the help.
-schedule_option: Final = partial(option, help_group="Schedule")
-task_option: Final = partial(option, help_group="Task")
-policy_option: Final = partial(option, help_group="Policy")
+schedule_option: Final = partial(options.option, help_group="Schedule")
+task_option: Final = partial(options.option, help_group="Task")
+policy_option: Final = partial(options.option, help_group="Policy")
 
 #: The options that are not named like their fields.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
@@ -125,7 +124,7 @@ def as_option_errors(ctx: click.Context) -> Iterator[None]:
             raise
         inner = error.field if error.field not in (field, "schedule.every") else ""
         problem = f"{inner}: {error.problem}" if inner else error.problem
-        raise option_error(ctx, name, problem, name in KINDS) from error
+        raise options.option_error(ctx, name, problem, name in KINDS) from error
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
     if len(kinds) > 1:
         problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
-        raise option_error(console.ctx, kinds[1], problem)
+        raise options.option_error(console.ctx, kinds[1], problem)
     fields = (*kinds, *entry_file.CALL, "queue", "enabled", *FIELDS)
     table = {name: values.get(OPTION_OF.get(name, name)) for name in fields}
     table = {name: value for name, value in table.items() if value is not None}
@@ -141,7 +140,7 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
         table["rrule"] = list(values["rrule"])
     if "enabled" in table:
         table["enabled"] = table["enabled"] == "no"
-    return {name: None if value is CLEARED else value for name, value in table.items()}
+    return {name: None if value is options.CLEARED else value for name, value in table.items()}
 
 
 # -- the commands --------------------------------------------------------------------------------
@@ -155,8 +154,8 @@ KNOWN: Final = (*entry_file.FIELDS, "managed_by")
 
 
 @command("add", EntryCommand)
-@argument("name", help="Name of the new entry.")
-@argument("task", help="Name of the task to run.", shell_complete=task_names)
+@options.argument("name", help="Name of the new entry.")
+@options.argument("task", help="Name of the task to run.", shell_complete=options.task_names)
 @entry_options
 def add(console: Console, name: str, task: str, **values: Any) -> None:
     """Add the entry NAME, which runs TASK.
@@ -179,8 +178,8 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 
 @command("edit", EntryCommand)
-@entry_argument
-@call_option("task", shell_complete=task_names)
+@options.entry_argument
+@call_option("task", shell_complete=options.task_names)
 @entry_options
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     """Change the entry NAME.
@@ -218,7 +217,7 @@ def _check_zone(
     is_used = not has_own_zone(entry.schedule) or any(values[name] for name in READ_IN_ZONE)
     if table.get("timezone") and not is_used:
         problem = "has no effect on this schedule without --rrule, --at, --start or --end"
-        raise option_error(console.ctx, "timezone", problem)
+        raise options.option_error(console.ctx, "timezone", problem)
 
 
 def _save(entry: RedBeatSchedulerEntry, conflict: str) -> None:

@@ -20,8 +20,6 @@ from click.shell_completion import CompletionItem
 
 from redbeat import InvalidEntryError, Record, RedBeatSchedulerEntry
 from redbeat.calendar.zones import time_from
-from redbeat.config import ensure_conf
-from redbeat.connection.urls import safe_url
 from redbeat.management.find import record_of
 from redbeat.management.names import registered_tasks
 from redbeat.presentation.rule_text import seconds_from
@@ -170,8 +168,7 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
     If the schedule has the name after all, the error says why the entry cannot be loaded.
     """
-    record, conf = record_of(console.schedule, name)[1], ensure_conf(console.app)
-    where = f" under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
+    record, where = record_of(console.schedule, name)[1], f" {console.where}"
     if record is not None:
         hint = f", although the schedule lists the name: {problem_in(record)}"
     elif known := list(islice(map(str, console.schedule), MAX_COMPARED)):

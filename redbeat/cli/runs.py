@@ -13,15 +13,13 @@ import click
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import zone_key
 from redbeat.management import as_json, forecast
-from redbeat.presentation import text
-from redbeat.presentation.describe import iso, timing_text
+from redbeat.presentation import describe, text
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem
 
 from . import import_export, options
 from .command import Console, command
 from .edit import as_option_errors, schedule_options, table_from
-from .options import argument, match_option, option, option_error
 
 #: How a table marks the runs if it compares the rules before and after a change.
 MARKS: Final = {
@@ -38,18 +36,18 @@ FEW: Final = 3
 
 
 @command("upcoming")
-@argument(
+@options.argument(
     "name", metavar="[NAME]", required=False, help="An entry.", shell_complete=options.entry_names
 )
-@match_option
-@option(
+@options.match_option
+@options.option(
     "-n",
     "--number",
     type=click.IntRange(1),
     default=20,
     help="Maximum number of runs to print.",
 )
-@option(
+@options.option(
     "--until",
     type=options.INSTANT,
     example="2026-12-31T09:00",
@@ -64,7 +62,7 @@ def upcoming(
     others. A run is due at its scheduled time plus the offsets of spread and jitter.
     """
     if name is not None and match is not None:
-        raise option_error(console.ctx, "match", "give either NAME or --match, not both")
+        raise options.option_error(console.ctx, "match", "give either NAME or --match, not both")
     left_out: dict[tuple[datetime, str], str] = {}
     if name is None and console.as_json:
         runs = console.schedule.upcoming(number, until=until, pattern=match)
@@ -105,20 +103,20 @@ def _shared(
         entry = console.schedule.get(name)
         later = entry.upcoming(1, last[name]) if entry else []
         if entry and later and later[0] <= runs[-1][0]:
-            left_out[last[name], name] = timing_text(entry)
+            left_out[last[name], name] = describe.timing_text(entry)
     return runs, left_out
 
 
 @command("simulate")
 @options.entry_arguments
 @options.period_options(required=True)
-@option(
+@options.option(
     "--file",
     metavar="FILE",
     example="billing.toml",
     help="Compare the stored rules with the rules in FILE, a file for the command apply or import.",
 )
-@option(
+@options.option(
     "--format",
     "file_format",
     type=click.Choice((PLAN, *import_export.FORMATS)),
@@ -166,7 +164,7 @@ def _changes(
     given = [name for name, value in values.items() if value not in (None, ())]
     if given and file is not None:
         problem = f"give --file or --{given[0]}, not both"
-        raise option_error(console.ctx, "file", problem)
+        raise options.option_error(console.ctx, "file", problem)
     if file is not None:
         return _entries_in(console, file, file_format)
     if not given:
@@ -191,7 +189,7 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
             problems = [Problem(item.where, item.problem) for item in items if item.problem]
     for problem in problems[:1]:
-        raise option_error(console.ctx, "file", f"{problem.where}: {problem.text}")
+        raise options.option_error(console.ctx, "file", f"{problem.where}: {problem.text}")
     return entries
 
 
@@ -260,13 +258,13 @@ def _clock_text(change: forecast.ClockChange) -> str:
 
 def _json(found: forecast.Simulation) -> dict[str, Any]:
     return {
-        "since": iso(found.since),
-        "until": iso(found.until),
+        "since": describe.iso(found.since),
+        "until": describe.iso(found.until),
         "complete": found.complete,
         "clock_changes": [
             {
                 "zone": zone,
-                "at": iso(change.at),
+                "at": describe.iso(change.at),
                 "utc_offset_before": _offset(change.offset_before),
                 "utc_offset_after": _offset(change.offset_after),
             }
@@ -285,9 +283,9 @@ def _entry_json(name: str, entry: forecast.EntrySimulation) -> dict[str, Any]:
         **entry.count(),
         "runs": [
             {
-                "scheduled_at": iso(run.scheduled_at),
+                "scheduled_at": describe.iso(run.scheduled_at),
                 "local": text.in_zone(run.scheduled_at, entry.zone).isoformat(),
-                "due_at": iso(run.due_at),
+                "due_at": describe.iso(run.due_at),
                 "change": change,
             }
             for run, change in entry.runs()

@@ -12,8 +12,6 @@ import click
 from celery.bin.base import CeleryOption
 
 from redbeat import DecodeError, Occurrence, Record, RedBeatSchedulerEntry
-from redbeat.config import ensure_conf
-from redbeat.connection.urls import safe_url
 from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
 from redbeat.management import as_json, find, forecast
 from redbeat.presentation import describe, rule_text, text
@@ -100,8 +98,7 @@ def list_(
 
 def _nothing(console: Console) -> str:
     """Return where no entry was found, or what to correct."""
-    conf, count = ensure_conf(console.app), console.store.members()
-    where = f"under the prefix {conf.key_prefix} in {safe_url(conf.redis_url)}"
+    count, where = console.store.members(), console.where
     if count:
         return f"None of the {plural(count, 'entry', 'entries')} {where} matches"
     if console.app.main == DEFAULT_APP:

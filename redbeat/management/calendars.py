@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import ResponseError
 
+from redbeat import Calendar, InvalidEntryError, RedBeatSchedulerEntry, TooManyStepsError
 from redbeat.calendar.steps import LIMIT, Steps
 from redbeat.config import key_aside
 from redbeat.entries import changes, edits, saving
 from redbeat.entries.calendars import readable_calendars
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError, TooManyStepsError, described
+from redbeat.errors import described
 from redbeat.printing import get_logger
-from redbeat.schedules.calendars import Calendar
-from redbeat.storage import words
-from redbeat.storage.reading import ask
-from redbeat.storage.rows import Change, new_mark
+from redbeat.storage import reading, rows, words
 from redbeat.storage.store import Store, store_of
 
 if TYPE_CHECKING:
@@ -58,9 +55,9 @@ def write(store: Store, calendar: Calendar) -> None:
     """
     index = [
         ["HSET", words.CALENDAR_TEXTS, calendar.name, calendar.to_json()],
-        ["SET", words.CALENDAR_VERSION, new_mark()],
+        ["SET", words.CALENDAR_VERSION, rows.new_mark()],
     ]
-    reply = changes.apply(store, [Change("", index=index)])
+    reply = changes.apply(store, [rows.Change("", index=index)])
     if reply.side_error:
         raise ResponseError(reply.side_error)
 
@@ -124,10 +121,10 @@ def remove(store: Store, name: str) -> bool:
     existed = False
     for part in store.parts:
         prefix = part.keys.prefix
-        deleted, _ = ask(
+        deleted, _ = reading.ask(
             part.client,
             ("HDEL", key_aside(prefix, words.CALENDAR_TEXTS), name),
-            ("SET", key_aside(prefix, words.CALENDAR_VERSION), new_mark()),
+            ("SET", key_aside(prefix, words.CALENDAR_VERSION), rows.new_mark()),
         )
         existed = bool(deleted) or existed
     return existed

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from redis import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
-from redbeat.codec.stored import array_of, text_of, texts_in
-from redbeat.codec.stored import bytes_of as key_of
+from redbeat.codec.stored import array_of, bytes_of, text_of, texts_in
 from redbeat.config import App, ensure_conf, key_aside
 from redbeat.connection.retrying import replies_to
 from redbeat.entries import decide
@@ -160,7 +159,7 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], object]
             deleted += len(page)
             progress(len(page))
         stats = _hash(client, keys.stats) or {}
-        fields = [name for name in stats if name != key_of(reading.LAYOUT)]
+        fields = [name for name in stats if name != bytes_of(reading.LAYOUT)]
         if fields:
             reading.ask(client, ("HDEL", keys.stats, *fields))
         client.delete(*{keys.schedule, keys.statics, *keys.aside} - {keys.stats})
@@ -181,10 +180,10 @@ def _entries(client: Any, keys: Keys) -> Iterator[list[SourceEntry]]:
     for page in _pages(client, keys):
         commands = list[tuple[Any, ...]]()
         for name, _ in page:
-            key = key_of(keys.prefix + name)
+            key = bytes_of(keys.prefix + name)
             commands += [
                 ("HGETALL", key),
-                ("SISMEMBER", keys.statics, key_of(name)),
+                ("SISMEMBER", keys.statics, bytes_of(name)),
                 ("HGET", keys.quarantine, key),
             ]
         replies = iter(replies_to(client, commands))
@@ -231,7 +230,7 @@ def _copy(
 ) -> Outcomes:
     readable = [entry for entry in entries if DEFINITION in entry.fields]
     outcomes = [(entry, "unreadable") for entry in entries if DEFINITION not in entry.fields]
-    keys = [key_of(keys_of(entry).prefix + entry.name) for entry in readable]
+    keys = [bytes_of(keys_of(entry).prefix + entry.name) for entry in readable]
     replies = replies_to(client, [("HGETALL", key) for key in keys])
     commands = list[tuple[Any, ...]]()
     for entry, reply in zip(readable, replies, strict=True):
@@ -254,14 +253,14 @@ def _outcome(fields: Fields, stored: Fields | None) -> str:
 
 def _writing(keys: Keys, entry: SourceEntry, with_fields: bool) -> Iterator[tuple[Any, ...]]:
     """Yield the commands that store an entry; what an interrupted copy has stored stays."""
-    key = key_of(keys.prefix + entry.name)
+    key = bytes_of(keys.prefix + entry.name)
     if with_fields:
         yield "HSET", key, *chain.from_iterable(entry.fields.items())
     yield "ZADD", keys.schedule, "NX", repr(entry.score), key
     if with_fields and words.INBOX.encode() in entry.fields:
         yield "ZADD", key_aside(keys.prefix, words.INBOX), 0, key
     if entry.static:
-        yield "SADD", keys.statics, key_of(entry.name)
+        yield "SADD", keys.statics, bytes_of(entry.name)
     if entry.quarantine_note is not None:
         yield "HSETNX", keys.quarantine, key, entry.quarantine_note
     if b'"exclude"' in entry.fields.get(POLICY, b""):
@@ -281,10 +280,10 @@ def _copy_hash(client: Any, source: str, target: str, delete: bool = False) -> N
 def _delete(client: Any, keys: Keys, names: Iterable[str]) -> None:
     commands = list[tuple[Any, ...]]()
     for name in names:
-        key = key_of(keys.prefix + name)
+        key = bytes_of(keys.prefix + name)
         commands += [
             ("ZREM", keys.schedule, key),
-            ("SREM", keys.statics, key_of(name)),
+            ("SREM", keys.statics, bytes_of(name)),
             ("HDEL", keys.quarantine, key),
             ("DEL", key),
         ]

@@ -31,9 +31,8 @@ from celery import Celery
 
 from redbeat import DecodeError, InvalidEntryError, RedBeatSchedulerEntry, Schedule
 from redbeat.decoder import decode
-from redbeat.entries.policy import DEFAULT
-from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.presentation.describe import policy, stored
+from redbeat.entries import policy
+from redbeat.presentation import describe
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of, seconds_from
 
 from .incoming import Problem, UnreadableSourceError, check_known, instant_from, opened, zone_from
@@ -59,7 +58,7 @@ TASK: Final = {
 #: Those that a definition has as JSON; the queue is one of the options.
 CALL: Final = ("args", "kwargs", "options")
 
-POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
+POLICY: Final = tuple(name for name in policy.FIELDS if name != "managed_by")
 
 FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
 
@@ -189,11 +188,11 @@ def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
     There's no rule in it if none can describe the entry's schedule.
     """
-    definition = stored(entry)
+    definition, rules = describe.stored(entry), describe.policy(entry)
     fields: dict[str, Any] = {"task": entry.task, **dict(filter(None, [rule_of(entry.schedule)]))}
     fields |= {name: definition[name] for name in CALL if definition[name]}
     fields["enabled"] = entry.enabled
-    return fields | {name: value for name, value in policy(entry).items() if name in POLICY}
+    return fields | {name: value for name, value in rules.items() if name in POLICY}
 
 
 def attributes_of(
@@ -214,7 +213,7 @@ def attributes_of(
     values |= {field: _call_value(field, table[field]) for field in CALL if field in table}
     if "queue" in table:
         values["options"] = _with_queue(values.get("options", {}), table["queue"])
-    for field in POLICY_FIELDS:
+    for field in policy.FIELDS:
         if field in table:
             values[field] = _policy_value(field, table[field], zone)
     return values
@@ -264,9 +263,9 @@ def _with_queue(options: Mapping[str, Any], queue: Any) -> dict[str, Any]:
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:
-    kind = POLICY_FIELDS[field].metadata["type"].name
+    kind = policy.FIELDS[field].metadata["type"].name
     if value is None:
-        return getattr(DEFAULT, field)
+        return getattr(policy.DEFAULT, field)
     if kind == "seconds" and isinstance(value, str):
         try:
             return seconds_from(value)
