@@ -68,9 +68,9 @@ class LazyGroup(DYMGroup):
                 )
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        codes: dict[int, str] = import_module("redbeat.cli.command").EXIT_CODES
+        codes = import_module("redbeat.cli.command").Exit
         with formatter.section("Exit codes of all commands"):
-            formatter.write_dl([(f"{code:d}", meaning) for code, meaning in codes.items()])
+            formatter.write_dl([(f"{code:d}", code.meaning) for code in codes])
 
 
 @click.group(name="redbeat", cls=LazyGroup)

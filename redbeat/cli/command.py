@@ -308,29 +308,25 @@ def progress(
 
 
 class Exit(IntEnum):
-    FAILED = 1
+    """The exit codes of all commands, with the meanings that the help lists."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        new = int.__new__(cls, code)
+        new._value_, new.meaning = code, meaning
+        return new
+
+    DONE = EX_OK, "done"
+    FAILED = 1, "the command found problems, failed, or was not confirmed with yes"
     UNHEALTHY = FAILED
-    USAGE = 2
-    #: That of ``plan --detailed-exitcode`` if something would change.
+    USAGE = 2, "the command line is invalid, or plan --detailed-exitcode found planned changes"
     DIFFERENT = USAGE
-    NOT_FOUND = 3
-    CONFLICT = 4
-    UNREADABLE = 5
-    UNAVAILABLE = EX_UNAVAILABLE
-    CONFIG = errors.EX_CONFIG
-
-
-#: The exit codes of all commands, as the help and the manual list them.
-EXIT_CODES: Final[dict[int, str]] = {
-    EX_OK: "done",
-    Exit.FAILED: "the command found problems, failed, or was not confirmed with yes",
-    Exit.USAGE: "the command line is invalid, or plan --detailed-exitcode found planned changes",
-    Exit.NOT_FOUND: "the entry or calendar does not exist; nothing was written",
-    Exit.CONFLICT: "another program changed the entry, or a different entry is stored already",
-    Exit.UNREADABLE: "an entry or a file cannot be read",
-    Exit.UNAVAILABLE: "Redis cannot be reached, or refuses a command",
-    Exit.CONFIG: "a setting of the app is invalid",
-}
+    NOT_FOUND = 3, "the entry or calendar does not exist; nothing was written"
+    CONFLICT = 4, "another program changed the entry, or a different entry is stored already"
+    UNREADABLE = 5, "an entry or a file cannot be read"
+    UNAVAILABLE = EX_UNAVAILABLE, "Redis cannot be reached, or refuses a command"
+    CONFIG = errors.EX_CONFIG, "a setting of the app is invalid"
 
 
 def failure(message: str, exit_code: Exit) -> CeleryCommandException:

@@ -245,9 +245,6 @@ def warn_of_unknown_names(console: Console, entries: Sequence[RedBeatSchedulerEn
     if not entries:
         return
     used = names.UsedNames(console.app)
-    if used.error:
-        why = f"because the tasks cannot be loaded: {used.error}"
-        console.warn(f"task names are not checked, {why}")
     for entry in entries:
         used.note(entry)
     found = used.warnings()

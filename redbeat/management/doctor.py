@@ -86,8 +86,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
             findings = [replace(finding, fixed=finding.fixable) for finding in findings]
         yield from findings
     names, queues = used
-    warnings = [f"task names are not checked: {names.error}"] if names.error else names.warnings()
-    yield from (finding("task", encodable(warning)) for warning in warnings)
+    yield from (finding("task", encodable(warning)) for warning in names.warnings())
     if not {"redis", "broker"} & {found.kind for found in problems}:
         yield from queues.problems()
     yield from _busy(minutes, partial(_made_by_celery, schedule, store))

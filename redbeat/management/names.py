@@ -82,22 +82,24 @@ class NameChecker:
 
 
 class UsedNames:
-    """Finds the unknown names of many entries; ``error`` says why it cannot, or is ""."""
+    """Finds the unknown names of many entries."""
 
     def __init__(self, app: Celery) -> None:
-        self.error = ""
+        self._error = ""
         self._found = dict[str, list[str]]()
         try:
             self._checker = NameChecker(app)
         except Exception as error:  # the import of an app's modules can raise any error
-            self.error = described(error)
+            self._error = f"because the tasks cannot be loaded: {described(error)}"
 
     def note(self, entry: RedBeatSchedulerEntry) -> None:
-        for warning in () if self.error else self._checker.warnings(entry):
+        for warning in () if self._error else self._checker.warnings(entry):
             self._found.setdefault(warning, []).append(str(entry.name))
 
     def warnings(self) -> list[str]:
         """Return a warning for each unknown name, with the entries that use it."""
+        if self._error:
+            return [f"task names are not checked, {self._error}"]
         return [f"{who(names)}: {warning}" for warning, names in self._found.items()]
 
 

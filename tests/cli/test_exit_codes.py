@@ -11,7 +11,7 @@ from celery import Celery
 from celery.platforms import EX_OK, EX_UNAVAILABLE
 
 from redbeat.cli import COMMANDS
-from redbeat.cli.command import EXIT_CODES, Exit
+from redbeat.cli.command import Exit
 from redbeat.errors import EX_CONFIG
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
@@ -141,7 +141,6 @@ def test_a_question_without_an_answer(run: Run, make: Make) -> None:
 
 def test_commands_use_no_other_codes() -> None:
     """Each call that ends a command names one of the codes; this reads the source code."""
-    assert {0, *Exit} == {*EXIT_CODES}
     found = 0
     for file in (ROOT / "redbeat" / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.cli import command
+from redbeat.cli.command import Exit
 from redbeat.entries.history import run_line
 from redbeat.entries.status import STATES
 from tests.acceptance.processes import ROOT
@@ -152,9 +152,8 @@ def test_the_status_has_the_documented_fields(
 
 
 def test_the_page_lists_all_exit_codes(run: Run) -> None:
-    codes = command.EXIT_CODES
     table = PAGE.split(".. list-table:: Exit codes")[1].split("JSON lines")[0]
-    assert {int(code) for code in re.findall(r"\* - (\d+)\n", table)} == {*codes}
+    assert {int(code) for code in re.findall(r"\* - (\d+)\n", table)} == {*Exit}
     assert run("list", "--json").code == 0
 
 
