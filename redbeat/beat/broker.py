@@ -130,8 +130,19 @@ class CheckedProducer:
         needs_queue = options.get("exchange") and "task" in fields  # events may have no listener
         if not needs_queue or not hasattr(self.channel, "_lookup"):
             return publish(body, *args, **options)
+        self._declare_exchange(self.channel, options["exchange"])
         with self._finding_queues(self.channel, options.get("declare") or ()):
             return publish(body, *args, **options)
+
+    def _declare_exchange(self, channel: Any, exchange: Any) -> None:
+        """Kombu takes an exchange for a direct one until this process has declared it.
+
+        Celery doesn't declare that of a Broadcast, or of a message without a queue.
+        """
+        name = getattr(exchange, "name", exchange)
+        if name not in channel.state.exchanges:
+            for queue in self._bound_to(name):
+                self.maybe_declare(queue.exchange)
 
     @contextmanager
     def _finding_queues(self, channel: Any, entities: Iterable[Any]) -> Iterator[None]:
@@ -157,10 +168,13 @@ class CheckedProducer:
         for binding in [one for one in channel.state.bindings if one.exchange == exchange]:
             channel.state.binding_delete(*binding)
         channel.connection.client.declared_entities.clear()
-        queues = self.app.amqp.queues.values() if self.app is not None else ()
-        bound = [queue for queue in queues if getattr(queue.exchange, "name", "") == exchange]
-        for entity in (*entities, *bound):
+        for entity in (*entities, *self._bound_to(exchange)):
             self.maybe_declare(entity)
+
+    def _bound_to(self, exchange: str) -> list[Any]:
+        """The app's queues that are bound to an exchange."""
+        queues = self.app.amqp.queues.values() if self.app is not None else ()
+        return [queue for queue in queues if getattr(queue.exchange, "name", "") == exchange]
 
     def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
         """Declare an exchange or a queue, unless this connection has done so.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import kombu.common
 import kombu.entity
 import pytest
 import redis
@@ -19,6 +20,7 @@ from .conftest import World
 pytestmark = pytest.mark.standalone
 
 ENTITIES: Any = kombu.entity
+COMMON: Any = kombu.common
 
 TOPIC = {"queue": "all", "routing_key": "some.thing"}
 DIRECT = {"exchange": "orders", "routing_key": "new"}
@@ -95,3 +97,29 @@ def test_a_fanout_that_only_publishes_is_no_failure(world: World, broker: Any) -
         scheduler.tick()
         assert world.run_count("a") == 1
         forget(broker)
+
+
+def test_a_broadcast_is_published_to_the_queues_of_workers(world: World, broker: Any) -> None:
+    world.app.conf.task_queues = [COMMON.Broadcast("news-flash")]
+    subscription = broker.pubsub()
+    subscription.psubscribe("*news-flash*")
+    assert subscription.get_message(timeout=5)["type"] == "psubscribe"
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    for _ in range(2):
+        put_due(world, "a", queue="news-flash")
+        scheduler.tick()
+        assert "periodic_task_name" in subscription.get_message(timeout=5)["data"]
+        assert world.run_count("a") == 1
+    assert list(broker.scan_iter("bcast.*")) == []  # a queue of the beat, which nobody reads
+
+
+def test_an_exchange_has_its_type_before_its_first_message(world: World, broker: Any) -> None:
+    topic = ENTITIES.Exchange("news", type="topic")
+    rest = ENTITIES.Queue("new-orders", topic, routing_key="some.thing")
+    world.app.conf.task_queues = [*world.app.conf.task_queues, rest]
+    with world.app.connection_for_write() as worker:
+        for queue in world.app.amqp.queues.values():
+            queue(worker).declare()
+    put_due(world, "a", exchange="news", routing_key="some.thing")
+    world.scheduler_of(RedBeatScheduler).tick()
+    assert [broker.llen(name) for name in ("all", "new-orders")] == [1, 1]

@@ -52,6 +52,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/scheduler/test_lost_bindings.py",),
     ),
     Mutant(
+        "exchange-without-type",
+        "The first message to an exchange reaches only the queues of a direct exchange.",
+        "beat/broker.py",
+        "        if name not in channel.state.exchanges:\n",
+        "        if False:\n",
+        ("tests/scheduler/test_lost_bindings.py",),
+    ),
+    Mutant(
         "times-of-the-host",
         "Workers discard runs because the clock of the beat's host is behind.",
         "beat/broker.py",
