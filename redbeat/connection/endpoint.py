@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from celery import Celery
 from kombu.utils.imports import symbol_by_name
-from redis.connection import SSLConnection
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS, SSLConnection, to_bool
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 
 from redbeat.errors import ConfigurationError
@@ -136,6 +136,13 @@ CLIENT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 REDBEAT_OPTIONS: Final = {**BUILDER_OPTIONS, **CLIENT_OPTIONS}
 
+#: How text is read, as in the query of a URL: values from the environment are text.
+TEXT_OPTIONS: Final[Mapping[str, Any]] = {
+    **URL_QUERY_ARGUMENT_PARSERS,
+    "cluster": to_bool,
+    "ssl": to_bool,
+}
+
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     """Return all ``options``, with those that RedBeat knows converted.
@@ -146,14 +153,16 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
     checked = dict(options)
-    for name in options.keys() & REDBEAT_OPTIONS.keys():
-        value = checked[name]
+    for name, value in options.items():
         if value is None:
-            if name != "socket_timeout":
+            if name in REDBEAT_OPTIONS and name != "socket_timeout":
                 del checked[name]
             continue
         try:
-            checked[name] = REDBEAT_OPTIONS[name](value)
+            if isinstance(value, str) and name in TEXT_OPTIONS:
+                checked[name] = TEXT_OPTIONS[name](value)
+            if name in REDBEAT_OPTIONS:
+                checked[name] = REDBEAT_OPTIONS[name](checked[name])
         except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{setting}[{name!r}] cannot be used: {error}") from error
     return checked

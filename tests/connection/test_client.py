@@ -156,6 +156,23 @@ def test_explicit_option_beats_url_beats_inherited_option() -> None:
     assert credentials_of(broker_transport_options=explicit) == ("from-option",)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("db", "2", 2),
+        ("health_check_interval", "30", 30),
+        ("socket_connect_timeout", "1.5", 1.5),
+        ("socket_keepalive", "no", False),
+        ("socket_timeout", "3", 3.0),
+    ],
+)
+def test_text_is_read_as_in_a_url(name: str, text: str, value: Any) -> None:
+    options = {name: text, "cluster": "false", "ssl": "0"}
+    of_option = kwargs_of(redbeat_redis_url="redis://h", redbeat_redis_options=options)[name]
+    of_url = kwargs_of(redbeat_redis_url=f"redis://h?{name}={text}")[name]
+    assert of_option == of_url == value
+
+
 def test_inherited_options_that_are_the_brokers_own_are_dropped() -> None:
     options = {"visibility_timeout": 5, "socket_timeout": 2, "global_keyprefix": "x"}
     assert kwargs_of(broker_transport_options=options)["socket_timeout"] == 2
@@ -211,6 +228,13 @@ SENTINEL = {"redbeat_redis_url": "redis-sentinel://"}
         (
             {"redbeat_redis_url": "redis-cluster://h", "redbeat_redis_options": {"foo": 1}},
             *("redbeat_redis_options", "foo"),
+        ),
+        (
+            {
+                "redbeat_redis_url": "redis://localhost",
+                "redbeat_redis_options": {"health_check_interval": "often"},
+            },
+            *("redbeat_redis_options", "health_check_interval"),
         ),
     ],
 )
