@@ -17,7 +17,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entries import verdicts
 from redbeat.entries.decide import CLOCK_STEP
-from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, Rule, Run
+from redbeat.entries.run import FIRST, HOLD, INSIDE, REST, UNJUDGED, Rule, Run
 from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, cause_of
 from redbeat.metrics.counters import BeatHealth, Counters
 from redbeat.printing import get_logger, plural
@@ -64,7 +64,7 @@ LONGEST_LOOK: Final = 0.5
 LONGEST_WAIT: Final = 5.0
 
 #: Seconds after which a block of rows goes on without what it hasn't loaded or judged yet.
-LONGEST_BLOCK: Final = 0.02
+LONGEST_BLOCK: Final = 0.1
 
 #: Seconds between two log lines about sent runs, and until a lasting problem is stored again.
 SUMMARY_INTERVAL: Final = 1.0
@@ -602,7 +602,7 @@ class Beat:
             runs = self._begun(rows[done : done + MOST_CHANGES], now, producer)
             done += len(runs)
             for run in runs:
-                yield run if run is None or run.is_judged else self._judge(run)
+                yield self._judge(run) if run is not None and run.verdict is UNJUDGED else run
 
     def _begun(self, rows: Sequence[Row], now: float, producer: Any) -> list[Run | None]:
         """Load, judge and render what can be sent together, until that takes long.
@@ -680,7 +680,7 @@ class Beat:
 
     def _render(self, run: Run | None, producer: Any) -> None:
         """Render a run's message if its record may carry it and no foreign code takes part."""
-        if run is None or not run.is_judged or run.verdict.send is None:
+        if run is None or run.verdict is UNJUDGED or run.verdict.send is None:
             return
         try:
             if self._is_plain(run.rule, producer):

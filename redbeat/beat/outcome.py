@@ -17,7 +17,7 @@ from redbeat.entries import changes, verdicts
 from redbeat.entries import state as states
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import run_line
-from redbeat.entries.run import FIRST, HOLD, INSIDE, RECORD, RELEASE, REST, Run
+from redbeat.entries.run import FIRST, HOLD, INSIDE, RECORD, RELEASE, REST, UNJUDGED, Run
 from redbeat.entries.state import State
 from redbeat.errors import cause_of, reason_of
 from redbeat.metrics.counters import Counters
@@ -163,7 +163,7 @@ class Outcome:
         Without a verdict, it was the entry's schedule that raised the error.
         """
         row, before = run.row, (run.held_state or run.state).failing
-        if run.is_judged:
+        if run.verdict is not UNJUDGED:
             at = run.at.timestamp()
             failing = states.failed_again(before, run.now, reason_of(cause_of(error)), at)
             change = self.put_back(run, score, failing)

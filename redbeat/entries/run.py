@@ -26,6 +26,9 @@ FIRST: Final = "first"
 REST: Final = "rest"
 RELEASE: Final = "release"
 
+#: The verdict of a run before there is one.
+UNJUDGED: Final[Any] = None
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -76,7 +79,7 @@ class Run:
     state: State
     history: History
     now: float
-    verdict: Verdict = None  # type: ignore[assignment]
+    verdict: Verdict = UNJUDGED
     stage: str = ""
     task_id: str = ""
     own_id: str = ""
@@ -90,10 +93,6 @@ class Run:
     asks: bool = False
     own: OwnCall | None = None
     error: Exception | None = None
-
-    @property
-    def is_judged(self) -> bool:
-        return self.verdict is not None
 
     @property
     def declined(self) -> bool:
