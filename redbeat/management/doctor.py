@@ -29,7 +29,7 @@ from redbeat.storage import checks, words
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
-from .find import outside, pages_of
+from .find import outside, page_of, pages_of
 from .names import UsedNames, UsedQueues
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _busy(minutes: Counter[int], why_slow: Callable[[int], str]) -> Iterator[Fin
 
 def _made_by_celery(schedule: Schedule, store: Store, minute: int) -> str:
     """Return why Celery makes the message of the first entry in a UNIX minute, or ""."""
-    for row in store.page((str(minute * 60), ""), limit=1).rows:
+    for row in page_of(store, (str(minute * 60), ""), limit=1).rows:
         # Another finding names an unreadable entry, whose class may raise any error.
         with suppress(Exception):
             entry = _entry_of(row, schedule)

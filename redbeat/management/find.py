@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from heapq import nsmallest
+from heapq import merge, nsmallest
 from itertools import chain, islice
+from math import ceil, sqrt
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from redis.exceptions import ResponseError
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from redbeat.management.schedule import Schedule
 
 logger = get_logger("celery.beat")
+
+
+#: How many entries :func:`page_of` requests from each shard at once, at least.
+SMALLEST_PART: Final = 20
 
 
 class Filter(NamedTuple):
@@ -235,6 +241,37 @@ def glob_of(pattern: str, fold: bool = False) -> str:
     return f"*{text}*" if text else "*"
 
 
+def page_of(
+    store: Reading, after: Cursor | None = None, limit: int = BATCH, history: bool = False
+) -> Page:
+    """Return a page of entries in due order. Usually one round trip per shard."""
+    if len(store.parts) == 1:
+        return store.page(after, limit, history)
+    name_of, due_order = store.keys.name_of, _due_order(store.keys.name_of, False)
+    begin = None if after is None else due_order((after[1], score_in(after[0])))
+    mean = limit / len(store.parts)
+    size = min(limit, max(SMALLEST_PART, ceil(mean + 2 * sqrt(mean)))) + 1
+    nows: list[float] = []
+
+    def rows(part: Reading) -> Iterator[tuple[Any, Row]]:
+        cursor = None if after is None else (after[0], part.keys.prefix + name_of(after[1]))
+        while True:
+            page = part.page(cursor, size, history)
+            nows.append(page.now)
+            for row in page.rows:
+                order = due_order((row.key, row.due or 0.0))
+                if begin is None or order > begin:
+                    yield order, row
+            cursor = page.after
+            if cursor is None:
+                return
+
+    ordered = merge(*map(rows, store.parts), key=itemgetter(0))
+    found = [row for _, row in islice(ordered, limit + 1)]
+    last = found[limit - 1] if len(found) > limit else None
+    return Page(max(nows), found[:limit], (last.score, last.key) if last else None)
+
+
 def pages_of(
     store: Reading, after: Cursor | None = None, history: bool = False, limit: int = BATCH
 ) -> Iterator[Page]:
@@ -242,10 +279,10 @@ def pages_of(
 
     One page is in memory at a time. Takes one round trip per ``limit`` entries.
     """
-    page = store.page(after, limit, history)
+    page = page_of(store, after, limit, history)
     yield page
     while page.after is not None:
-        page = store.page(page.after, limit, history)
+        page = page_of(store, page.after, limit, history)
         yield page
 
 

@@ -92,11 +92,16 @@ def _without_foreign_holders(counts: Counts) -> Counts:
 def _without_disabled(counts: Counts, store: reading.Reading) -> Counts:
     if not counts.due:
         return counts
-    page = store.page()
-    due = [row for row in page.rows if row.due is not None and 0 <= row.due <= page.now]
+    pages = [part.page() for part in store.parts]
+    due = [
+        row
+        for page in pages
+        for row in page.rows
+        if row.due is not None and 0 <= row.due <= page.now
+    ]
     enabled = [row for row in due if record_in(row.definition or "").get("enabled", True)]
     disabled = len(due) - len(enabled)
-    first = next((row for row in enabled if row.due), None)  # a page is in due order
+    first = min((row for row in enabled if row.due), key=lambda row: row.due or 0.0, default=None)
     return counts._replace(
         due=max(counts.due - disabled, 0),
         first_due=first and first.due,

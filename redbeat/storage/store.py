@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from heapq import merge
-from itertools import count, islice
+from itertools import count
 from operator import attrgetter
 from time import time
 from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
-from redbeat.codec.stored import bytes_of, json_chunks, score_in, text_of
+from redbeat.codec.stored import bytes_of, json_chunks, text_of
 from redbeat.config import App, RedBeatConfig, client_of, ensure_conf, is_mock, key_aside
 from redbeat.printing import get_logger
 from redbeat.storage import reading
@@ -46,9 +45,6 @@ IS_DONE: Final = Answer(DONE)
 
 _chunks = json_chunks(json.JSONEncoder(ensure_ascii=False, default=text_of, separators=(",", ":")))
 
-
-#: How many entries :meth:`ShardedStore.page` requests from each shard at once, at least.
-SMALLEST_PART = 20
 
 WAIT_SECONDS = 1.0
 
@@ -354,39 +350,6 @@ class ShardedStore(reading.Reading):
         return reading.Page(
             now or self.time(), [found[position] for position in range(len(keys))], None
         )
-
-    # -- the whole schedule, in due order ----------------------------------------------------
-
-    def page(
-        self, after: reading.Cursor | None = None, limit: int = reading.BATCH, history: bool = False
-    ) -> reading.Page:
-        """A page of entries in due order. Usually one round trip per shard."""
-        name = "" if after is None else self.keys.name_of(after[1])
-        begin = None if after is None else self._due_order(score_in(after[0]), name)
-        mean = limit / self.layout.shards
-        size = min(limit, max(SMALLEST_PART, math.ceil(mean + 2 * math.sqrt(mean)))) + 1
-        nows: list[float] = []
-
-        def rows(store: Store) -> Iterator[tuple[Any, Row]]:
-            cursor = None if after is None else (after[0], store.keys.prefix + name)
-            while True:
-                page = store.page(cursor, size, history)
-                nows.append(page.now)
-                for row in page.rows:
-                    order = self._due_order(row.due or 0.0, self.keys.name_of(row.key))
-                    if begin is None or order > begin:
-                        yield order, row
-                cursor = page.after
-                if cursor is None:
-                    return
-
-        ordered = merge(*map(rows, self.parts), key=lambda pair: pair[0])
-        found = [row for _, row in islice(ordered, limit + 1)]
-        last = found[limit - 1] if len(found) > limit else None
-        return reading.Page(max(nows), found[:limit], (last.score, last.key) if last else None)
-
-    def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        return score < 0, score, bytes_of(name)
 
 
 def _hand(token: str, note: str) -> Hand:

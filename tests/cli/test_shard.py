@@ -15,6 +15,7 @@ from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import Exit
 from redbeat.errors import ConfigurationError
+from redbeat.management.find import page_of
 from redbeat.metrics.counts import total_stats
 from redbeat.storage.keys import Layout
 from redbeat.storage.store import store_of
@@ -58,7 +59,7 @@ def content(schedule: Schedule) -> Any:
     store = store_of(schedule.app)
     rows, after = [], None
     while True:
-        page = store.page(after, history=True)
+        page = page_of(store, after, history=True)
         rows += [named(row, store.keys.name_of(row.key)) for row in page.rows]
         after = page.after
         if after is None:

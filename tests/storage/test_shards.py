@@ -19,7 +19,7 @@ from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
 from redbeat.management.doctor import examine
-from redbeat.management.find import ORDERS, SORTS, Filter, browse, in_order, static_among
+from redbeat.management.find import ORDERS, SORTS, Filter, browse, in_order, page_of, static_among
 from redbeat.metrics.counts import counts_of
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage import words
@@ -435,7 +435,7 @@ def test_a_page_reads_few_rows(
             return found
 
         monkeypatch.setattr(shard, "page", counted)
-    assert len(store.page(limit=500).rows) == 500
+    assert len(page_of(store, limit=500).rows) == 500
     assert sum(read) < 1.6 * 500
 
 
