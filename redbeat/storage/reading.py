@@ -355,8 +355,8 @@ class Reading:
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
         """A page of entries in due order; entries that are never due come last. One round trip.
 
-        With shards, each part has its own. A page has fewer than ``limit`` entries if Redis needs longer
-        than :attr:`max_seconds`, or if the entries have more than 4 MiB in total.
+        With shards, each part has its own. A page has fewer than ``limit`` entries if Redis needs
+        longer than :attr:`max_seconds`, or if the entries have more than 4 MiB in total.
         """
         score, member = after or ("", "")
         head = {"limit": limit, "score": score, "member": member, "history": history}
