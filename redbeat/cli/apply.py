@@ -18,7 +18,7 @@ from redbeat.transfer.entry_file import read_entry_file
 
 from .command import Console, Exit, RedBeatCommand, Styled, command, failure
 from .edit import warn_of_schedules, warn_of_unknown_names
-from .options import argument, option, reading
+from .options import argument, flag, reading
 
 #: The actions of a plan, in the order of a summary.
 ACTIONS: Final = ("created", "changed", "unchanged", "removed")
@@ -28,10 +28,9 @@ DETAILED: Final = "--detailed-exitcode"
 FILE: Final = argument(
     "file", type=click.Path(allow_dash=True), help="TOML or JSON, or - for JSON."
 )
-ADOPT: Final = option(
+ADOPT: Final = flag(
     "--adopt",
-    is_flag=True,
-    help="Take over the entries of FILE that are stored with another owner or without an owner.",
+    "Take over the entries of FILE that are stored with another owner or without an owner.",
 )
 
 
@@ -61,10 +60,9 @@ def _failing_with_one(detailed: bool) -> Iterator[None]:
 @command("plan", DetailedCommand)
 @FILE
 @ADOPT
-@option(
+@flag(
     DETAILED,
-    is_flag=True,
-    help="Exit with 0 if nothing would change, 2 if something would change, and 1 for any error.",
+    "Exit with 0 if nothing would change, 2 if something would change, and 1 for any error.",
 )
 def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> None:
     """Show what 'apply FILE' would change, and write nothing.
@@ -83,8 +81,8 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
 @command("apply")
 @FILE
 @ADOPT
-@option("--dry-run", is_flag=True, help="Show what would change and write nothing, as 'plan' does.")
-@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@flag("--dry-run", "Show what would change and write nothing, as 'plan' does.")
+@flag("--yes", "Do not ask for confirmation.", "-y")
 def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) -> None:
     """Make the stored entries match FILE.
 

@@ -11,7 +11,7 @@ from redbeat.management.as_json import calendar_json
 from redbeat.printing import plural
 
 from .command import Console, Exit, command, failure
-from .options import argument, option, option_error, wide_option
+from .options import argument, flag, option, option_error, wide_option
 
 TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 
@@ -55,7 +55,7 @@ def _row(one: Calendar) -> tuple[str, ...]:
 @option(
     "--ical", type=click.File("rb"), help="Exclude the days of the events in this iCalendar file."
 )
-@option("--delete", is_flag=True, help="Delete the calendar, unless an entry uses the calendar.")
+@flag("--delete", "Delete the calendar, unless an entry uses the calendar.")
 def calendar(
     console: Console,
     name: str,

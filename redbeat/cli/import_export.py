@@ -21,7 +21,7 @@ from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from . import apply
 from .command import Console, Exit, command, failure, progress
 from .edit import warn_of_unknown_names
-from .options import argument, option, option_error, reading
+from .options import argument, flag, option, option_error, reading
 
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
@@ -65,7 +65,7 @@ ROLLBACK: Final = (
 
 @command("export")
 @argument("file", metavar="[FILE]", default="-", help="File to write, instead of standard output.")
-@option("--history", is_flag=True, help="Include the last runs and the number of runs per entry.")
+@flag("--history", "Include the last runs and the number of runs per entry.")
 def export(console: Console, file: str, history: bool) -> None:
     """Write all calendars and entries to FILE as JSON lines.
 
@@ -148,11 +148,9 @@ def _output(file: str) -> Iterator[IO[str]]:
     default=importing.ON_CONFLICT[0],
     help="What to do if an entry is already stored with different content.",
 )
-@option("--skip-invalid", is_flag=True, help="Report invalid entries, and import the others.")
-@option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
-@option(
-    "--dry-run", is_flag=True, help="Print what would be done with each entry, but write nothing."
-)
+@flag("--skip-invalid", "Report invalid entries, and import the others.")
+@flag("--prune", "Delete dynamic entries that are not in FILE.")
+@flag("--dry-run", "Print what would be done with each entry, but write nothing.")
 def import_(
     console: Console,
     file: str | None,

@@ -23,7 +23,7 @@ from redbeat.printing import encodable, plural
 from . import options
 from .command import Console, Exit, command, failure, progress
 from .edit import as_option_errors
-from .options import option
+from .options import flag, option
 
 #: Maximum number of names to print before a question.
 MAX_PRINTED: Final = 10
@@ -32,7 +32,7 @@ MAX_PRINTED: Final = 10
 names_or_pattern: Final = options.options(
     options.entry_arguments,
     options.match_option,
-    option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+    flag("--yes", "Do not ask for confirmation.", "-y"),
 )
 
 
@@ -197,10 +197,10 @@ def rate_from(text: str) -> float:
     metavar="N/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
-@option("--dry-run", is_flag=True, help="List the runs to send, but send nothing.")
-@option("--again", is_flag=True, help="Also send runs that finished backfills have already sent.")
-@option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
-@option("--cancel", is_flag=True, help="Cancel the remaining runs of the backfills of NAME.")
+@flag("--dry-run", "List the runs to send, but send nothing.")
+@flag("--again", "Also send runs that finished backfills have already sent.")
+@flag("--wait", "Wait until all runs are sent, and show the progress.")
+@flag("--cancel", "Cancel the remaining runs of the backfills of NAME.")
 def backfill(
     console: Console,
     name: str,

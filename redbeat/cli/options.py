@@ -95,6 +95,11 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     return decorator
 
 
+def flag(name: str, about: str, *other_names: str) -> Callable[[Any], Any]:
+    """Add an option without a value to a command."""
+    return option(name, *other_names, is_flag=True, help=about)
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Add options or arguments to a command; the help lists them in this order."""
     return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
@@ -249,8 +254,8 @@ entry_arguments: Final = argument(
 match_option: Final = option(
     "--match", alias="--pattern", metavar="GLOB", help="Entries whose name matches this pattern."
 )
-wide_option: Final = option(
-    "--wide", is_flag=True, help="Print all columns in full on any terminal, and task ids of runs."
+wide_option: Final = flag(
+    "--wide", "Print all columns in full on any terminal, and task ids of runs."
 )
 
 

@@ -25,7 +25,7 @@ from redbeat.storage.keys import Keys, Layout, layout
 
 from .apply import print_change
 from .command import Console, Exit, command, failure, progress
-from .options import argument, option
+from .options import argument, flag
 
 #: The number of entries for each outcome of a copy.
 Counts = dict[str, int]
@@ -34,9 +34,9 @@ Counts = dict[str, int]
 @command("migrate-prefix")
 @argument("old", help="Prefix of the stored entries, such as redbeat:")
 @argument("new", help="Prefix of their copies.")
-@option("--delete", is_flag=True, help="After the copy, delete the copied entries under OLD.")
-@option("--dry-run", is_flag=True, help="Print what would be done, but write nothing.")
-@option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
+@flag("--delete", "After the copy, delete the copied entries under OLD.")
+@flag("--dry-run", "Print what would be done, but write nothing.")
+@flag("--force", "Copy even if a beat uses one of the prefixes.")
 def migrate_prefix(
     console: Console, old: str, new: str, delete: bool, dry_run: bool, force: bool
 ) -> None:
@@ -114,9 +114,9 @@ def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
 
 @command("shard")
 @argument("shards", type=click.IntRange(1, MAX_SHARDS), help="Number of shards.")
-@option("--delete", is_flag=True, help="After the copy, delete the entries under earlier prefixes.")
-@option("--dry-run", is_flag=True, help="Print the size of each new shard, but write nothing.")
-@option("--force", is_flag=True, help="Continue even if a beat runs or an entry cannot be copied.")
+@flag("--delete", "After the copy, delete the entries under earlier prefixes.")
+@flag("--dry-run", "Print the size of each new shard, but write nothing.")
+@flag("--force", "Continue even if a beat runs or an entry cannot be copied.")
 def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: bool) -> None:
     """Change the number of shards of the schedule to SHARDS.
 

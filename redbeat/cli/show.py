@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any, Final
 
 import click
-from celery.bin.base import CeleryOption
 
 from redbeat import DecodeError, Occurrence, Record, RedBeatSchedulerEntry
 from redbeat.entries.status import LAST_RESULTS, NOT_SCHEDULED, PAUSED, STATES, EntryState
@@ -52,10 +51,10 @@ DEFAULT_APP: Final = "default"
     example="failed",
     help="List only entries whose last run ended so, as workers report it.",
 )
-@click.option(
+@option(
     "--static/--dynamic",
     default=None,
-    cls=CeleryOption,
+    show_default=False,
     help="List only static entries (those of beat_schedule), or only dynamic entries.",
 )
 @option(

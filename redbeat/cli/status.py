@@ -17,7 +17,7 @@ from redbeat.presentation.text import duration
 from redbeat.printing import plural
 
 from .command import Console, Exit, Styled, command
-from .options import SECONDS, option
+from .options import SECONDS, flag, option
 
 #: Seconds by which the clocks of this host and Redis may differ without a warning.
 MAX_CLOCK_OFFSET: Final = 1.0
@@ -94,15 +94,10 @@ def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
 
 
 @command("doctor")
-@option(
-    "--fix",
-    is_flag=True,
-    help="Repair problems where possible. Without --fix, the command changes nothing.",
-)
-@option(
+@flag("--fix", "Repair problems where possible. Without --fix, the command changes nothing.")
+@flag(
     "--for-redbeat-2",
-    is_flag=True,
-    help="Only list the entries that RedBeat 2 cannot read, or whose policies it ignores.",
+    "Only list the entries that RedBeat 2 cannot read, or whose policies it ignores.",
 )
 def doctor(console: Console, fix: bool, for_redbeat_2: bool) -> None:
     """Check the schedule for problems.

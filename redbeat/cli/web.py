@@ -11,7 +11,7 @@ import click
 from redbeat.metrics import prometheus_module
 
 from .command import Console, Exit, command, failure
-from .options import Parsed, option, option_error
+from .options import Parsed, flag, option, option_error
 
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
@@ -78,8 +78,8 @@ def checked_token(text: str) -> str:
     metavar="NAME",
     help="Host name that browsers may use, in addition to the names of this machine.",
 )
-@option("--behind-proxy", is_flag=True, help="Trust the X-Forwarded headers of one proxy.")
-@option("--read-only", is_flag=True, help="Disable all changes in the dashboard.")
+@flag("--behind-proxy", "Trust the X-Forwarded headers of one proxy.")
+@flag("--read-only", "Disable all changes in the dashboard.")
 def web(
     console: Console,
     host: str,

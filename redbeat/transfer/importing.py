@@ -149,9 +149,7 @@ class Importer:
         #: How many entries for each action, and how many calendars; in a dry run, as planned.
         self.written = dict.fromkeys((*ACTIONS, "calendars"), 0)
 
-    def check(
-        self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
-    ) -> None:
+    def check(self, source: Iterable[Incoming], progress: Callable[[int], object] = int) -> None:
         """Check the whole source without writing anything.
 
         Fills :attr:`problems`, and :attr:`conflicts` with what has the name of a different entry or
@@ -164,10 +162,9 @@ class Importer:
                 page = self._store.read([ready.entry.key for ready in valid])
                 for ready, row in zip(valid, page.rows, strict=True):
                     self._plan(ready, row, page.now)
-            if progress is not None:
-                progress(len(batch))
+            progress(len(batch))
 
-    def write(self, progress: Callable[[int], Any] | None = None) -> None:
+    def write(self, progress: Callable[[int], object] = int) -> None:
         """Write the planned calendars, then the planned entries.
 
         Takes two round trips per 500 entries, one more for each change of an entry in between, and
@@ -180,8 +177,7 @@ class Importer:
             changes.change_all(
                 self._store, keys, lambda row, now: planned[row.key].change(row, now), new=True
             )
-            if progress is not None:
-                progress(len(keys))
+            progress(len(keys))
 
     def prune(self, dry_run: bool = False) -> None:
         """Delete the dynamic entries that the source doesn't have.
