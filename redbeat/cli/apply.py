@@ -113,11 +113,12 @@ def _plan(console: Console, file: str, adopt: bool) -> tuple[list[PlannedChange]
     schedule = console.schedule
     with reading(file):
         content = read_entry_file(schedule, file)
-    problems = [f"{where}: {problem}" for where, problem in content.problems]
+    problems = [f"{item.where}: {item.problem}" for item in content.items if item.problem]
     invalid = plural(len(problems), "invalid entry", "invalid entries")
     message = f"{file}: nothing was written, because the file has {invalid}"
     _fail(console, problems, message, Exit.FAILED)
-    planned = list(plan_entries(schedule, content.managed_by, content.entries, adopt))
+    entries = {item.where: item.entry for item in content.items if item.entry}
+    planned = list(plan_entries(schedule, content.managed_by, entries, adopt))
     for item in planned:
         print_change(console, item.change)
     written = [item.entry for item in planned if item.action in TO_WRITE]

@@ -15,7 +15,6 @@ from redbeat.calendar.zones import zone_key
 from redbeat.management import as_json, forecast
 from redbeat.presentation import describe, text
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
-from redbeat.transfer.incoming import Problem
 
 from . import import_export, options
 from .command import Console, command
@@ -178,19 +177,15 @@ def _changes(
 
 
 def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:
-    schedule = console.schedule
-    entries: dict[str, RedBeatSchedulerEntry] = {}
     with options.reading(file):
         if file_format == PLAN:
-            content = read_entry_file(schedule, file)
-            entries, problems = content.entries, content.problems
+            items = read_entry_file(console.schedule, file).items
         else:
-            items = list(import_export.read_source(file_format, schedule, file))
-            entries = {str(item.entry.name): item.entry for item in items if item.entry}
-            problems = [Problem(item.where, item.problem) for item in items if item.problem]
-    for problem in problems[:1]:
-        raise options.option_error(console.ctx, "file", f"{problem.where}: {problem.text}")
-    return entries
+            items = list(import_export.read_source(file_format, console.schedule, file))
+    for item in items:
+        if item.problem:
+            raise options.option_error(console.ctx, "file", f"{item.where}: {item.problem}")
+    return {str(item.entry.name): item.entry for item in items if item.entry}
 
 
 def _warn(

@@ -35,7 +35,8 @@ from redbeat.entries import policy
 from redbeat.presentation import describe
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of, seconds_from
 
-from .incoming import Problem, UnreadableSourceError, check_known, instant_from, opened, zone_from
+from . import incoming
+from .incoming import UnreadableSourceError
 
 
 class TaskField(NamedTuple):
@@ -69,8 +70,7 @@ LONG_KEY: Final = re.compile(r"(?:\.[\w \t-]*){1001}")
 
 class EntryFile(NamedTuple):
     managed_by: str
-    entries: dict[str, RedBeatSchedulerEntry]
-    problems: list[Problem]
+    items: list[incoming.Incoming]
 
 
 def read_entry_file(schedule: Schedule, path: str) -> EntryFile:
@@ -92,18 +92,19 @@ def read_entry_file(schedule: Schedule, path: str) -> EntryFile:
     tables = content.get("entries", {})
     if not isinstance(tables, dict):
         raise UnreadableSourceError("entries: must be a table with a table for each entry")
-    file = EntryFile(owner, {}, [])
-    for name, table in tables.items():
-        try:
-            file.entries[name] = new_entry(schedule, name, table, managed_by=owner)
-        except (InvalidEntryError, ArithmeticError, LookupError) as error:
-            file.problems.append(Problem(name, str(error)))
-    return file
+    items = [
+        incoming.read_safely(name, _read, schedule, table, owner) for name, table in tables.items()
+    ]
+    return EntryFile(owner, items)
+
+
+def _read(name: str, schedule: Schedule, table: Any, owner: str) -> incoming.Incoming:
+    return incoming.Incoming(name, new_entry(schedule, name, table, managed_by=owner))
 
 
 def _parsed(path: str) -> dict[str, Any]:
     is_toml = path.lower().endswith(".toml")
-    with opened(path) as file:
+    with incoming.opened(path) as file:
         data = file.read()
     try:
         text = data.decode("utf-8")
@@ -203,7 +204,7 @@ def attributes_of(
     Times without a UTC offset are wall-clock times in ``timezone``, or in the app's time zone if it
     is None. ``name`` determines the numbers for ``H`` in a crontab.
     """
-    zone = app.timezone if timezone is None else zone_from("timezone", timezone)
+    zone = app.timezone if timezone is None else incoming.zone_from("timezone", timezone)
     values: dict[str, Any] = {}
     if any(kind in table for kind in KINDS):
         values["schedule"] = _schedule(app, name, table, zone)
@@ -222,7 +223,7 @@ def attributes_of(
 def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
     if not isinstance(table, dict):
         raise InvalidEntryError("entry", f"must be a table, not {table!r:.60}")
-    check_known("", table, known)
+    incoming.check_known("", table, known)
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:
@@ -272,5 +273,5 @@ def _policy_value(field: str, value: Any, zone: Any) -> Any:
         except ValueError as error:
             raise InvalidEntryError(field, str(error)) from error
     if kind == "instant":
-        return instant_from(field, value, zone)
+        return incoming.instant_from(field, value, zone)
     return value

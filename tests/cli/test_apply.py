@@ -208,8 +208,9 @@ def test_an_entry_that_changes_after_the_plan_is_left_alone(
     assert run("apply", write(tmp_path, {"a": hourly(), "b": hourly()}), "--yes").code == 0
     file = write(tmp_path, {"a": hourly(every=60), "new": hourly()})
     schedule = Schedule(app)
-    content = read_entry_file(Schedule(app), file)
-    planned = {item.change.name: item for item in plan_entries(schedule, *content[:2])}
+    owner, items = read_entry_file(Schedule(app), file)
+    entries = {item.where: item.entry for item in items if item.entry}
+    planned = {item.change.name: item for item in plan_entries(schedule, owner, entries)}
     if change == "edit":
         run("edit", "a", "--every", "5")
     elif change == "delete":

@@ -74,8 +74,8 @@ def test_files_of_entries_can_be_read(block: Block, app: Celery, tmp_path: Path)
     file = tmp_path / "entries.toml"
     file.write_text(block.text, encoding="utf-8")
     content = read_entry_file(Schedule(app), str(file))
-    assert content.problems == []
-    assert content.entries
+    assert all(item.entry for item in content.items)
+    assert content.items
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
