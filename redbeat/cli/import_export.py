@@ -225,10 +225,8 @@ def _fail_on_problems(console: Console, importer: importing.Importer, source_nam
     found = importer.problems or importer.conflicts
     for problem in found[:MAX_PROBLEMS]:
         _print_problem(console, problem)
-    verb = "is" if len(found) == 1 else "are"
-    message = (
-        f"Nothing was written: {plural(len(found), 'entry', 'entries')} of {source_name} {verb}"
-    )
+    some = f"{plural(len(found), 'entry', 'entries')} of {source_name}"
+    message = f"Nothing was written: {some} {'is' if len(found) == 1 else 'are'}"
     if importer.problems:
         raise failure(f"{message} invalid; --skip-invalid imports the others", Exit.FAILED)
     if found:
