@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, pairwise, takewhile
 from math import inf
 from operator import add, gt, itemgetter
-from time import monotonic
-from typing import Final
+from time import monotonic, time
+from typing import TYPE_CHECKING, Final
 
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
@@ -22,6 +23,7 @@ from celery.schedules import schedule as interval
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
 from redbeat.codec.stored import texts_in
+from redbeat.config import ensure_conf
 from redbeat.entries import decide, saving
 from redbeat.entries.decide import Expected, Plan
 from redbeat.entries.history import History, read_history
@@ -32,6 +34,11 @@ from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.storage.reading import BATCH, Page
 from redbeat.storage.rows import Row
+
+from .find import pages_of, records_in
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
 
 logger = get_logger(__name__)
 
@@ -295,16 +302,11 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
 
 @dataclass(slots=True)
 class Loading:
-    """Counts the runs of a schedule, page by page.
+    """Counts the runs of a schedule, page by page. With ``totals``, each entry has a single sum."""
 
-    ``name_of`` returns the name of the entry with a key, "" for one that does not count.
-    ``entries_in`` returns the entries of rows that beats run. With ``totals``, each entry has a
-    single sum.
-    """
-
+    schedule: Schedule
     periods: Periods
-    name_of: Callable[[str], str]
-    entries_in: Callable[[Sequence[Row]], list[RedBeatSchedulerEntry]]
+    pattern: str | None = None
     totals: bool = False
     sums: list[int] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -313,14 +315,19 @@ class Loading:
 
     def read(self, page: Page) -> None:
         """Count the runs of a page's entries, except those on an earlier page."""
-        new = {}
+        new, name_of = dict[str, Row](), self.schedule._store.keys.name_of
         for row in page.rows:
-            name = self.name_of(row.key)
-            if name and name not in self.rows and row.due is not None and row.due >= 0:
+            name = name_of(row.key)
+            matches = self.pattern is None or fnmatchcase(name, self.pattern)
+            if matches and name not in self.rows and row.due is not None and row.due >= 0:
                 new[name] = row
         self.rows |= new
-        for entry in self.entries_in([*new.values()]) if new else ():
+        for entry in self._entries_in(new.values()):
             self.add_counts(str(entry.name), self.periods.counts(entry, self.known))
+
+    def _entries_in(self, rows: Iterable[Row]) -> list[RedBeatSchedulerEntry]:
+        page = Page(time(), [*rows], None)
+        return self.schedule._running(records_in(self.schedule, page))
 
     def add_counts(self, name: str, each: Sequence[int]) -> None:
         if any(each):
@@ -329,7 +336,7 @@ class Loading:
             self.found.append((first, name, [sum(each)] if self.totals else each))
 
     def entry(self, name: str) -> RedBeatSchedulerEntry:
-        return self.entries_in([self.rows[name]])[0]
+        return self._entries_in([self.rows[name]])[0]
 
     def result(self, complete: bool, read: int = 0) -> Load:
         periods, sums = self.periods, self.sums or [0] * self.periods.number
@@ -337,16 +344,17 @@ class Loading:
         return Load(periods.start, periods.length, sums, counts, self.entry, complete, read)
 
 
-def load_in_steps(pages: Iterable[Page], loading: Loading, seconds: float = inf) -> Iterator[Load]:
-    """Yield what ``loading`` has counted every ``seconds``, and the final result last.
+def load_in_steps(loading: Loading, seconds: float = inf) -> Iterator[Load]:
+    """Yield what was counted every ``seconds``, and the final result last.
 
-    The time hardly depends on the number of runs: those of an interval are not listed, and those of
-    a crontab are computed once for all entries with it. With totals, the memory doesn't depend on
-    the number of periods.
+    Takes one round trip per 500 entries in due order, up to the first that are due after all
+    periods. The time hardly depends on the number of runs: those of an interval are not listed, and
+    those of a crontab are computed once for all entries with it. With totals, the memory doesn't
+    depend on the number of periods.
     """
     complete, number, end = True, 0, loading.periods.end.timestamp()
     pause_at = monotonic() + seconds
-    for page in pages:
+    for page in pages_of(loading.schedule._store):
         loading.read(page)
         number += len(page.rows)
         last = page.rows[-1].due if page.rows else None
@@ -361,20 +369,19 @@ def load_in_steps(pages: Iterable[Page], loading: Loading, seconds: float = inf)
     yield loading.result(complete)
 
 
-def past_load(
-    pages: Iterable[Page], periods: Periods, name_of: Callable[[str], str], kept: int
-) -> Load:
-    """Return how many runs were sent in each period, by the histories on the pages.
+def past_load(schedule: Schedule, periods: Periods) -> Load:
+    """Return the number of runs that beats sent in each period, by the entries' histories.
 
-    A history has ``kept`` runs; the result is not complete if an entry ran more often.
+    Takes one round trip per 500 entries. It's incomplete if an entry ran more often than its
+    history shows.
     """
-    loading, complete = Loading(periods, name_of, lambda _rows: []), True
-    for page in islice(pages, MAX_LOADED // BATCH):
+    loading, complete, store = Loading(schedule, periods), True, schedule._store
+    kept = ensure_conf(schedule.app).history_size
+    for page in islice(pages_of(store, history=True), MAX_LOADED // BATCH):
         for row in page.rows:
             runs = read_history(texts_in(row.history))
-            loading.add_counts(
-                name_of(row.key), periods.count(run.dispatched_at for run in runs if run.was_sent)
-            )
+            counts = periods.count(run.dispatched_at for run in runs if run.was_sent)
+            loading.add_counts(store.keys.name_of(row.key), counts)
             if len(runs) >= kept and runs[-1].dispatched_at > periods.start:
                 complete = False
     return loading.result(complete)

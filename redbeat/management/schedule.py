@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice, takewhile
-from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.beat.message import why_not_rendered
@@ -25,14 +23,13 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management import calendars
 from redbeat.management import forecast as forecasts
 from redbeat.management.apply import Applied, apply, build_entry
-from redbeat.management.find import Filter, Search, pages_of, records_in
+from redbeat.management.find import Filter, Search
 from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.metrics.problems import MAX_LATE
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MISSING
-from redbeat.storage.reading import Page
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store, store_of
 
@@ -293,38 +290,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         Takes one round trip per 500 entries in due order, up to the first that are due after all
         periods; see :class:`~redbeat.management.forecast.Load`.
         """
-        *_, whole = self.load_in_steps(periods, pattern, totals)
+        *_, whole = forecasts.load_in_steps(forecasts.Loading(self, periods, pattern, totals))
         return whole
-
-    def load_in_steps(
-        self,
-        periods: Periods,
-        pattern: str | None = None,
-        totals: bool = False,
-        seconds: float = inf,
-    ) -> Iterator[Load]:
-        """Yield what was counted so far, each ``seconds``; at last what :meth:`load` returns."""
-        store = self._store
-
-        def name_of(key: str) -> str:
-            name = store.keys.name_of(key)
-            return name if pattern is None or fnmatchcase(name, pattern) else ""
-
-        def entries_in(rows: Iterable[Row]) -> list[Entry]:
-            return self._running(records_in(self, Page(time.time(), [*rows], None)))
-
-        loading = forecasts.Loading(periods, name_of, entries_in, totals)
-        return forecasts.load_in_steps(pages_of(store), loading, seconds)
-
-    def past_load(self, periods: Periods) -> Load:
-        """Return the number of runs that beats sent in each period, by the entries' histories.
-
-        Takes one round trip per 500 entries. It's incomplete if an entry ran more often than its
-        history shows.
-        """
-        store, kept = self._store, ensure_conf(self.app).history_size
-        pages = pages_of(store, history=True)
-        return forecasts.past_load(pages, periods, store.keys.name_of, kept)
 
     def _agenda_pages(self, pattern: str | None = None) -> forecasts.Pages:
         for records in Search(self, Filter()).pages():

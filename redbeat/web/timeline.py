@@ -19,6 +19,7 @@ from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC, wall_zone
+from redbeat.management import forecast
 from redbeat.management.forecast import Load, Periods
 from redbeat.management.schedule import Schedule
 
@@ -228,10 +229,11 @@ class Forecasts:
         # A partial minute would look like a drop in load.
         start = now.replace(second=0, microsecond=0) + MINUTE
         if span.past:
-            yield self._schedule.past_load(Periods(now, start - span.length, span.bar, start))
+            periods = Periods(now, start - span.length, span.bar, start)
+            yield forecast.past_load(self._schedule, periods)
             return
         periods = Periods(now, start, span.bar, start + span.length)
-        yield from self._schedule.load_in_steps(periods, seconds=STEP_SECONDS)
+        yield from forecast.load_in_steps(forecast.Loading(self._schedule, periods), STEP_SECONDS)
 
 
 @timeline.get("/timeline")

@@ -19,6 +19,7 @@ from flask import Flask
 from redbeat import Calendar, clocked
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.state import Ended
+from redbeat.management import forecast
 from redbeat.management.schedule import Schedule
 from redbeat.presentation.text import due, duration
 from redbeat.web import timeline
@@ -499,13 +500,13 @@ def test_a_past_that_takes_long_to_count_is_cached_for_long(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    count = Schedule.past_load
+    count = forecast.past_load
 
     def slow(*arguments: Any) -> Any:
         now[0] += 3
         return count(*arguments)
 
-    monkeypatch.setattr(Schedule, "past_load", slow)
+    monkeypatch.setattr(forecast, "past_load", slow)
     monkeypatch.setattr(timeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
     forecasts: Any = browser.client.application.extensions["forecasts"]
     found, fresh = forecasts.get("last-hour")
