@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
-from redbeat.entries import changes, edits, saving
-from redbeat.entries.state import State
+from redbeat.entries import changes, edits, saving, state
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.presentation import describe
-from redbeat.presentation.rule_text import schedule_text
+from redbeat.presentation import describe, rule_text
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage import reading, rows
@@ -179,7 +177,7 @@ def _planned(
     if row.definition is None:
         return PlannedChange(name, "created", entry, problem, row)
     kept = copy(entry)
-    if State.of(row).pause is not None:
+    if state.State.of(row).pause is not None:
         kept.enabled = False
     unchanged = row.due is not None and not problem and _same_texts(row, kept)
     if managed_by is not None:
@@ -284,8 +282,8 @@ def differences(
     """Return the fields in which two entries differ; ``old`` is None for a new entry."""
     found = _compared({} if old is None else _values(old), _values(new))
     if "schedule" in found:
-        text = None if old is None else schedule_text(old.schedule)
-        texts = Difference(text, schedule_text(new.schedule))
+        text = None if old is None else rule_text.schedule_text(old.schedule)
+        texts = Difference(text, rule_text.schedule_text(new.schedule))
         # Equal schedules may be stored differently, such as [1, 2] and "1,2".
         if texts.old != texts.new:
             found["schedule"] = texts

@@ -7,8 +7,7 @@ from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
 
-from redbeat.entries.backfill import Backfill
-from redbeat.entries.history import Occurrence
+from redbeat.entries import backfill, history
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.problems import Finding
@@ -65,7 +64,7 @@ def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
     }
 
 
-def occurrence_json(item: Occurrence) -> dict[str, Any]:
+def occurrence_json(item: history.Occurrence) -> dict[str, Any]:
     fields: dict[str, Any] = {**plain(item), "task_id": item.task_id or None}
     if item.result is not None:
         fields["result"]["started_at"] = iso(item.result.started_at)
@@ -107,7 +106,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     return {**plain(finding), "key": encodable(finding.key), "severity": finding.severity}
 
 
-def progress_json(one: Backfill) -> dict[str, Any]:
+def progress_json(one: backfill.Backfill) -> dict[str, Any]:
     names = ("since", "until", "sent", "total", "rate", "finished")
     return {name: plain(getattr(one, name)) for name in names}
 

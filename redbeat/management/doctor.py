@@ -14,10 +14,8 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import record_in, seconds_in
 from redbeat.codec.types import TAG
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries import edits, status
+from redbeat.entries import definition, edits, state, status
 from redbeat.entries.calendars import decode_calendars
-from redbeat.entries.definition import FIELDS
-from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.problems import OF_ENTRIES, Finding, finding, problems_of, server_of
@@ -138,7 +136,7 @@ def _of_row(
         yield replace(finding("score", problem, row.key), fixable=True)
 
 
-def _failures(row: Row, kept: State, conf: RedBeatConfig, now: float) -> Iterator[Finding]:
+def _failures(row: Row, kept: state.State, conf: RedBeatConfig, now: float) -> Iterator[Finding]:
     key, pause, failed = encodable(row.key), kept.pause, kept.results.failures
     failing = status.failing_of(row, kept, now)
     if failing is not None:
@@ -258,7 +256,7 @@ def _outside(store: Store, schedule: Schedule) -> Iterator[Finding]:
 SCHEDULES: Final = {"interval": {"every", "relative"}, "crontab": set[str](), "rrule": {"freq"}}
 
 #: The fields that RedBeat 2 accepts in a definition; Celery's entry takes the last two.
-ACCEPTED: Final = {*FIELDS, "last_run_at", "total_run_count"}
+ACCEPTED: Final = {*definition.FIELDS, "last_run_at", "total_run_count"}
 
 #: The policy fields that change no run.
 NOTES: Final = {"description", "managed_by"}

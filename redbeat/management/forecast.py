@@ -24,9 +24,7 @@ from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
 from redbeat.codec.stored import texts_in
 from redbeat.config import ensure_conf
-from redbeat.entries import decide, saving
-from redbeat.entries.decide import Expected, Plan
-from redbeat.entries.history import History, read_history
+from redbeat.entries import decide, history, saving
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.rule_text import schedule_text
@@ -88,8 +86,8 @@ def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetim
 
 
 def computable(
-    entry: RedBeatSchedulerEntry, runs: Callable[[], Iterator[Expected]]
-) -> Iterator[Expected]:
+    entry: RedBeatSchedulerEntry, runs: Callable[[], Iterator[decide.Expected]]
+) -> Iterator[decide.Expected]:
     """Yield the runs of an entry; warn if the others take too long to compute."""
     try:
         yield from runs()
@@ -239,7 +237,7 @@ class Periods:
             known[key] = self.count(self._nominal_instants(entry.occurrence_plan()))
         return known[key]
 
-    def _nominal_instants(self, plan: Plan) -> Iterator[datetime]:
+    def _nominal_instants(self, plan: decide.Plan) -> Iterator[datetime]:
         at = plan.next_run(self.since)
         while at is not None and at < self.end:
             yield at
@@ -379,7 +377,7 @@ def past_load(schedule: Schedule, periods: Periods) -> Load:
     kept = ensure_conf(schedule.app).history_size
     for page in islice(pages_of(store, history=True), MAX_LOADED // BATCH):
         for row in page.rows:
-            runs = read_history(texts_in(row.history))
+            runs = history.read_history(texts_in(row.history))
             counts = periods.count(run.dispatched_at for run in runs if run.was_sent)
             loading.add_counts(store.keys.name_of(row.key), counts)
             if len(runs) >= kept and runs[-1].dispatched_at > periods.start:
@@ -405,11 +403,11 @@ class EntrySimulation:
     """
 
     zone: tzinfo
-    before: Sequence[Expected]
-    after: Sequence[Expected] | None = None
+    before: Sequence[decide.Expected]
+    after: Sequence[decide.Expected] | None = None
     enabled: bool = True
 
-    def runs(self) -> Iterator[tuple[Expected, str]]:
+    def runs(self) -> Iterator[tuple[decide.Expected, str]]:
         """Yield each run in order of time, with ``"removed"``, ``"added"`` or ``"same"``.
 
         A removed run takes place only by the stored rules, an added one only by the changed rules.
@@ -502,7 +500,7 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
     for stored, changed in islice(pairs, MAX_SIMULATED):
-        before, after = list[Expected](), None
+        before, after = list[decide.Expected](), None
         try:
             if stored is not None:
                 before = _runs_in(stored, since, end, now)
@@ -571,14 +569,14 @@ def _saved_at(
     if last is not None and not asks_itself(entry.schedule):
         last = decide.latest_before(entry.occurrence_plan(), min(last, since), since)
     entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
-    entry.adopt(History(last, runs, last))
+    entry.adopt(history.History(last, runs, last))
     saving.restart_if_finished(entry, entry.texts(), since)
     return entry, since
 
 
 def _runs_in(
     entry: RedBeatSchedulerEntry, since: datetime, end: datetime, now: datetime
-) -> list[Expected]:
+) -> list[decide.Expected]:
     """Return the runs of an entry before ``end``, at most :data:`MAX_RUNS` and one.
 
     That one shows :func:`_drop_latest` that there are too many.

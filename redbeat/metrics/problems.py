@@ -14,8 +14,7 @@ from redbeat.connection.urls import safe_url
 from redbeat.entries.status import Overdue
 from redbeat.metrics.beats import BeatInfo
 from redbeat.metrics.counts import Counts
-from redbeat.presentation.describe import overdue_text
-from redbeat.presentation.text import duration
+from redbeat.presentation import describe, text
 from redbeat.printing import encodable, plural, printable
 from redbeat.storage.checks import memory_limit
 from redbeat.storage.keys import layout_of
@@ -206,7 +205,7 @@ def silent_leader(counts: Counts) -> str:
     if silence <= SILENCE:
         return ""
     name = f"{leader.host}, pid {leader.pid}"
-    return f"the leader ({name}) has not reached Redis for {duration(silence)}"
+    return f"the leader ({name}) has not reached Redis for {text.duration(silence)}"
 
 
 def leader_seen(counts: Counts) -> float | None:
@@ -239,9 +238,9 @@ def _of_entries(
     late = 0.0 if counts.first_due is None else counts.now - counts.first_due
     if late > max_late:
         name = printable(layout_of(conf).name_of(counts.first_key), LONGEST_NAME)
-        yield finding("late", f"{name} is {duration(late)} late")
+        yield finding("late", f"{name} is {text.duration(late)} late")
     for item in overdue[:MOST_NAMED]:
-        yield finding("overdue", f"{item.name} {overdue_text(item)}")
+        yield finding("overdue", f"{item.name} {describe.overdue_text(item)}")
     if len(overdue) > MOST_NAMED:
         yield finding("overdue", f"{len(overdue) - MOST_NAMED} more entries had no success in time")
 
@@ -250,7 +249,7 @@ def _of_workers(counts: Counts, conf: RedBeatConfig) -> Iterator[Finding]:
     silence = 0.0 if counts.last_report is None else counts.now - counts.last_report
     reports = getattr(conf.app, "redbeat_tracks_runs", False)
     if reports and silence > SILENT_WORKERS and counts.unreported >= ENOUGH_RUNS:
-        what = f"no worker has reported the end of a run for {duration(silence)}"
+        what = f"no worker has reported the end of a run for {text.duration(silence)}"
         yield finding("worker", f"{what}, although beats send runs")
 
 

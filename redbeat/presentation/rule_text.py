@@ -19,8 +19,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from redbeat.calendar import sun, zones
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import plural
-from redbeat.schedules import ical, rule
-from redbeat.schedules.next_run import MIN_EVERY
+from redbeat.schedules import ical, next_run, rule
 
 from . import cron_text
 from .text import exact_duration, plain_number
@@ -156,7 +155,7 @@ def _solar(text: str, _zone: tzinfo, app: Celery, _name: str) -> BaseSchedule:
 
 
 def _seconds_of(when: schedule) -> float:
-    length: timedelta = max(when.run_every, MIN_EVERY)
+    length: timedelta = max(when.run_every, next_run.MIN_EVERY)
     return length.total_seconds()
 
 

@@ -20,11 +20,9 @@ from redis.exceptions import RedisError
 from redbeat import __version__
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
-from redbeat.entries import policy
-from redbeat.entries.changes import digest
+from redbeat.entries import changes, policy
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management import as_json, find, forecast
-from redbeat.management.apply import save_unchanged
+from redbeat.management import apply, as_json, find, forecast
 from redbeat.management.doctor import examine
 from redbeat.presentation.rule_text import KINDS, RULES, seconds_from
 from redbeat.transfer.entry_file import FIELDS, TASK, change_entry, new_entry
@@ -165,13 +163,13 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
         return jsonify(as_json.unreadable_json(record, row)), code
     with existing(name):
         response = jsonify(as_json.entry_json(record.entry, row.static))
-    response.set_etag(digest(*record.entry.seen_texts))
+    response.set_etag(changes.digest(*record.entry.seen_texts))
     return response, code
 
 
 def _check_version(entry: Any) -> None:
     """Abort with 412 if the entry's version doesn't match ``If-Match``."""
-    if request.if_match and digest(*entry.seen_texts) not in request.if_match:
+    if request.if_match and changes.digest(*entry.seen_texts) not in request.if_match:
         abort(412, "The entry has changed since it was read. Read the entry and try again.")
 
 
@@ -187,7 +185,7 @@ def put() -> ResponseReturnValue:
         if request.if_match:
             abort(412, "The entry does not exist.")
         entry = new_entry(schedule, name, table)
-        save_unchanged(entry)
+        apply.save_unchanged(entry)
         audit("created", name)
         return _entry_response(name, 201)
     if "*" in request.if_none_match:
@@ -207,7 +205,7 @@ def patch() -> ResponseReturnValue:
 def _change(name: str, entry: Any, table: dict[str, Any]) -> ResponseReturnValue:
     _check_version(entry)
     change_entry(entry, table)
-    save_unchanged(entry)
+    apply.save_unchanged(entry)
     audit("changed", name)
     return _entry_response(name)
 

@@ -14,16 +14,12 @@ from flask import Blueprint, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries import policy, saving
-from redbeat.entries.changes import digest
+from redbeat.entries import changes, policy, saving
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError, described
-from redbeat.management import apply
+from redbeat.management import apply, forecast
 from redbeat.management.find import static_among
-from redbeat.management.forecast import simulate as runs_of
-from redbeat.management.forecast import zone_of
 from redbeat.management.names import BUILT_IN, NameChecker
-from redbeat.presentation import rule_text
-from redbeat.presentation.text import plain_text
+from redbeat.presentation import rule_text, text
 from redbeat.transfer.entry_file import CALL, POLICY, TASK, change_entry, current_fields, new_entry
 from redbeat.transfer.incoming import instant_from
 
@@ -86,12 +82,12 @@ class FormField(NamedTuple):
         """The reverse of :meth:`value_of`."""
         if value is None:
             return ""
-        return json.dumps(value) if self.kind == "json" else plain_text(value)
+        return json.dumps(value) if self.kind == "json" else text.plain_text(value)
 
 
 def _policy_field(name: str) -> FormField:
     about, value = policy.FIELDS[name].metadata, getattr(policy.DEFAULT, name)
-    default = "" if value is None else plain_text(value)
+    default = "" if value is None else text.plain_text(value)
     type_ = about["type"]
     choices = tuple(dict.fromkeys((default, *type_.choices))) if type_.choices else ()
     example = about["example"].strip("'")
@@ -143,7 +139,7 @@ class EntryForm:
         fields["options"] = {name: options[name] for name in options if name != "queue"} or None
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
         texts["kind"], texts["rule"] = rule_text.rule_of(entry.schedule) or ("cron", "")
-        return cls({**texts, "seen": digest(*entry.seen_texts)})
+        return cls({**texts, "seen": changes.digest(*entry.seen_texts)})
 
     def __getitem__(self, name: str) -> str:
         return self.texts.get(name, "")
@@ -253,7 +249,7 @@ class EntryForm:
             with self.errors_noted():
                 if entry is not None:
                     saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
-                self.zone = zone_of(changed)
+                self.zone = forecast.zone_of(changed)
                 runs += changed.upcoming(PREVIEWED)
         return runs
 
@@ -309,7 +305,7 @@ def save() -> ResponseReturnValue:
     entry = form.changed(stored)
     try:
         with form.errors_noted():
-            if digest(*stored.seen_texts) != form["seen"]:
+            if changes.digest(*stored.seen_texts) != form["seen"]:
                 raise ConflictError(name)
             if entry is not None:
                 apply.save_unchanged(entry)
@@ -317,11 +313,11 @@ def save() -> ResponseReturnValue:
         return _conflict(name, form)
     if form.errors:
         return _page(stored, form, 422)
-    changes = ", ".join(apply.differences(stored, entry))
-    if not changes:
+    fields = ", ".join(apply.differences(stored, entry))
+    if not fields:
         notify("Nothing was changed: the form has the stored values.")
         return redirect(entry_url(name), 303)
-    return _saved(entry, form, f"changed {changes}", f"The entry was changed: {changes}.")
+    return _saved(entry, form, f"changed {fields}", f"The entry was changed: {fields}.")
 
 
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
@@ -334,7 +330,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
         "Somebody else has changed this entry since you opened this form. If you save the form "
         "again, your values replace the stored values."
     )
-    form.texts["seen"] = digest(*entry.seen_texts)
+    form.texts["seen"] = changes.digest(*entry.seen_texts)
     return _page(entry, form, 409)
 
 
@@ -401,7 +397,7 @@ def simulate() -> ResponseReturnValue:
         if form["rule"]:
             changed = form.changed(entry)
         if not form.errors:
-            found = runs_of([(entry, changed)], since, until, now)
+            found = forecast.simulate([(entry, changed)], since, until, now)
             (result,) = found.entries.values()
     page = render_template(
         "simulate.html",

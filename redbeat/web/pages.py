@@ -19,13 +19,9 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from redbeat.calendar.zones import UTC, from_timestamp
-from redbeat.entries import edits, status
-from redbeat.entries.history import SENT, Occurrence
-from redbeat.entries.state import Pause
+from redbeat.entries import edits, history, state, status
 from redbeat.errors import InvalidEntryError, RedBeatError
-from redbeat.management import find
-from redbeat.management.find import static_among
-from redbeat.management.forecast import upcoming_or_problem, zone_of
+from redbeat.management import find, forecast
 from redbeat.management.schedule import Record
 from redbeat.presentation import describe, text
 from redbeat.printing import shortened
@@ -135,7 +131,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-def _recent_runs(records: Sequence[Record]) -> dict[str, list[Occurrence]]:
+def _recent_runs(records: Sequence[Record]) -> dict[str, list[history.Occurrence]]:
     """Return the last runs by key, the oldest first. Takes at most one round trip."""
     found = {record.key: record.entry for record in records if record.entry}
     rows = store.read([*found], history=True).rows if found else []
@@ -210,7 +206,7 @@ def show() -> ResponseReturnValue:
     name = entry_name()
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
-    now, pause = values.now_of(seconds), Pause.of_entry(record.entry)
+    now, pause = values.now_of(seconds), state.Pause.of_entry(record.entry)
     context = _context_of(record.entry, now) if record.entry else {"texts": values.texts_of(row)}
     return render_template(
         "entry.html",
@@ -229,19 +225,19 @@ def show() -> ResponseReturnValue:
 def _context_of(entry: Any, now: datetime) -> dict[str, Any]:
     """Takes one round trip."""
     definition, policy = describe.stored(entry), describe.policy(entry)
-    upcoming, problem = upcoming_or_problem(entry, UPCOMING, now)
+    upcoming, problem = forecast.upcoming_or_problem(entry, UPCOMING, now)
     runs = [(run, max(entry.lateness_of(run), 0.0)) for run in entry.history]
     points = [
         (text.in_zone(run.scheduled_at, zone()), late)
         for run, late in reversed(runs)
-        if run.outcome == SENT
+        if run.outcome == history.SENT
     ]
     return {
         "entry": entry,
         "fields": {name: definition[name] for name in CALL if definition[name]},
         "description": policy.pop("description", None),
         "policy": {name: text.plain_text(value) for name, value in policy.items()},
-        "zone": zone_of(entry),
+        "zone": forecast.zone_of(entry),
         "runs": runs,
         "lateness": lateness_chart(points) if points else None,
         "upcoming": upcoming,
@@ -373,7 +369,7 @@ def selected() -> ResponseReturnValue:
         return _redirect(_list_url(), "No entry was selected.", "warning")
     if request.form.get("confirmed"):
         return _act_on(action, names)
-    found = static_among(store, names)
+    found = find.static_among(store, names)
     context = {"statics": [name for name in names if name in found], "list_url": _list_url()}
     return render_template("selected.html", action=action, names=names, **context)
 
