@@ -311,9 +311,9 @@ class Search:
             yield from map(self.read, batches(keys))
             return
         if self.filters.parked:
-            yield from map(self.records_on, self._walk(PARKED_START))
+            yield from map(self.records_on, self.walk(PARKED_START))
         if states not in ({status.FINISHED}, {status.NOT_SCHEDULED}):
-            yield from map(self.records_on, self._walk(None))
+            yield from map(self.records_on, self.walk(None))
             missed = self._missed() if self._moving else ()
             yield from map(self.read, batches(missed))
         yield from map(self.read, batches(self._outside()))
@@ -368,9 +368,9 @@ class Search:
             return None
         return [key for key, _ in sorted(found, key=_due_order(self.keys.name_of, False))]
 
-    def _walk(self, after: Cursor | None) -> Iterator[Page]:
+    def walk(self, after: Cursor | None, limit: int = BATCH) -> Iterator[Page]:
         """Yield pages up to the last one that can contain a match."""
-        for page in pages_of(self.store, after):
+        for page in pages_of(self.store, after, limit=limit):
             yield page
             if page.after is None or not self.filters.admits_score(score_in(page.after[0])):
                 return
@@ -432,28 +432,20 @@ def browse(
     search = Search(schedule, filters)
     if sort != "due":
         return _sorted(search, sort, str(skip) if after is None else after, limit)
-    cursor, total = _cursor(after), None
+    cursor, total, scores = _cursor(after), None, dict[str, str]()
     most = MAX_READ if filters.last_result is None else MAX_SKIMMED
     if filters.plain and (cursor is not None or not skip):
-        parts = _walk(search, cursor, limit)
+        pages = search.walk(cursor, limit)
     elif filters.one_state in WALKED:
         # Entries that are never due come first in the sorted set.
-        parts = _walk(search, cursor or (PARKED_START if filters.parked else None), BATCH)
+        pages = search.walk(cursor or (PARKED_START if filters.parked else None))
     else:
         first = 0 if filters.decodes or cursor is not None else skip
         members = _following(search, cursor, first + most + limit)[first:]
-        parts = _parts(search, members, BATCH if filters.decodes else limit)
+        scores = {key: repr(score) for key, score in members}
+        pages = _pages(search, scores, BATCH if filters.decodes else limit)
         total = None if filters.decodes else search.count
-    return replace(_first_page(search, parts, limit, most), total=total)
-
-
-#: Entries to look at: a page, and the scores of its keys for cursors.
-Part = tuple[Page, Mapping[str, str]]
-
-
-def _walk(search: Search, after: Cursor | None, size: int) -> Iterator[Part]:
-    for page in pages_of(search.store, after, limit=size):
-        yield page, {row.key: row.score for row in page.rows}
+    return replace(_first_page(search, pages, scores, limit, most), total=total)
 
 
 def _following(search: Search, after: Cursor | None, most: int) -> list[Member]:
@@ -469,24 +461,30 @@ def _following(search: Search, after: Cursor | None, most: int) -> list[Member]:
     return nsmallest(most, members, place)
 
 
-def _parts(search: Search, members: list[Member], size: int) -> Iterator[Part]:
-    for first in range(0, len(members), size):
-        scores = {key: repr(score) for key, score in members[first : first + size]}
-        key, score = [*scores.items()][-1]
-        more = first + size < len(members)
-        yield search.store.read([*scores])._replace(after=(score, key) if more else None), scores
+def _pages(search: Search, scores: Mapping[str, str], size: int) -> Iterator[Page]:
+    keys = [*scores]
+    for end in range(size, len(keys) + size, size):
+        last = keys[:end][-1]
+        after = (scores[last], last) if end < len(keys) else None
+        yield search.store.read(keys[end - size : end])._replace(after=after)
 
 
-def _first_page(search: Search, parts: Iterable[Part], limit: int, most: int) -> Found:
-    """Return the first ``limit`` entries that match; look at about ``most``."""
+def _first_page(
+    search: Search, pages: Iterable[Page], scores: Mapping[str, str], limit: int, most: int
+) -> Found:
+    """Return the first ``limit`` entries that match; look at about ``most``.
+
+    ``scores`` has the places of keys that may have moved since.
+    """
     found, looked_at = list[status.Record](), 0
-    for page, scores in parts:
+    for page in pages:
         found += search.records_on(page)
-        looked_at += len(scores)
+        looked_at += len(page.rows)
         if len(found) > limit:
             last = found[limit - 1].key
-            return Found(found[:limit], page.now, f"{scores[last]} {last}")
-        is_full = len(found) == limit == len(scores)
+            places = {**{row.key: row.score for row in page.rows}, **scores}
+            return Found(found[:limit], page.now, f"{places[last]} {last}")
+        is_full = len(found) == limit == len(page.rows)
         if page.after is not None and (is_full or looked_at >= most):
             return Found(found, page.now, " ".join(page.after), len(found) < limit)
     return Found(found, search.now)
