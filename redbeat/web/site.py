@@ -31,7 +31,7 @@ from redbeat.storage import checks
 
 from . import auth, form, pages, values
 from .api import api, health
-from .timeline import Forecasts, timeline
+from .timeline import forecasts_of, timeline
 
 #: Maximum size of the body of a request, in bytes.
 MAX_BODY: Final = 1 << 20
@@ -130,7 +130,7 @@ def create_app(schedule: Schedule, access: auth.Access) -> Flask:
         # A form stays valid as long as the session, because users leave pages open overnight.
         WTF_CSRF_TIME_LIMIT=None,
     )
-    app.extensions.update(schedule=schedule, forecasts=Forecasts(schedule))
+    app.extensions.update(schedule=schedule, forecasts=forecasts_of(schedule))
     auth.install_auth(app, access)
     app.after_request(add_headers)
     csrf = CSRFProtect(app)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from heapq import nlargest
 from itertools import islice, pairwise
-from math import ceil, floor, inf, log10
+from math import ceil, floor, log10
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -177,55 +177,43 @@ def _peak(values: Sequence[float]) -> float | None:
 # -- the page --------------------------------------------------------------------------------------
 
 
-class Counting:
-    """The forecast of a span, as far as ``loads`` has counted it."""
+class Forecast:
+    """A thread-safe cache of the forecast for a span.
 
-    def __init__(self, loads: Iterator[Load]) -> None:
-        self._loads = loads
-        self._seconds = 0.0
-        #: When the forecast is too old to be shown, in seconds of ``time.monotonic()``.
-        self.expires = inf
-
-    def go_on(self) -> None:
-        """Count for about a second, unless the forecast is finished."""
-        started = time.monotonic()
-        found = next(self._loads, None)
-        if found is not None:
-            ended = time.monotonic()
-            self.load = found
-            self._seconds += ended - started
-            self.expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * self._seconds)
-
-
-class Forecasts:
-    """A thread-safe cache of the last forecast for each span.
-
-    The longer a forecast took, the longer it is kept. A large schedule is counted step by step, one
-    for each request.
+    The longer the forecast took, the longer it is kept. A large schedule is counted step by step,
+    one for each request.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self._cached: dict[str, Counting] = {}
-        self._locks = {name: Lock() for name in SPANS}
+    def __init__(self, schedule: Schedule, span: Span) -> None:
+        self._schedule, self._span = schedule, span
+        self._lock = Lock()
+        self._loads: Iterator[Load] = iter(())
+        #: How long the counting took so far, and when the forecast is too old to be shown, in
+        #: seconds of ``time.monotonic()``.
+        self._seconds = self._expires = 0.0
 
-    def get(self, name: str) -> tuple[Load, float]:
-        """Return the forecast for a span, and in how many seconds there will be a newer one.
+    def get(self) -> tuple[Load, float]:
+        """Return the forecast, and in how many seconds there will be a newer one.
 
         It is not finished while ``load.read`` is not 0.
         """
-        with self._locks[name]:
-            counting = self._cached.pop(name, None)  # an error ends the counting
-            if counting is None or time.monotonic() >= counting.expires:
-                counting = Counting(self._loads(name))
-            counting.go_on()
-            self._cached[name] = counting
-        if counting.load.read:
-            return counting.load, POLL_WHILE_COUNTING
-        return counting.load, max(counting.expires - time.monotonic(), MIN_CACHE_SECONDS)
+        with self._lock:
+            started = time.monotonic()
+            if started >= self._expires:
+                self._loads, self._seconds = self._counted(), 0.0
+            expires, self._expires = self._expires, 0.0  # an error ends the counting
+            found = next(self._loads, None)
+            now = time.monotonic()
+            if found is not None:
+                self._load = found
+                self._seconds += now - started
+                expires = now + max(MIN_CACHE_SECONDS, CACHE_FACTOR * self._seconds)
+            self._expires = expires
+            wait = POLL_WHILE_COUNTING if self._load.read else max(expires - now, MIN_CACHE_SECONDS)
+            return self._load, wait
 
-    def _loads(self, name: str) -> Iterator[Load]:
-        now, span = datetime.now(UTC), SPANS[name]
+    def _counted(self) -> Iterator[Load]:
+        now, span = datetime.now(UTC), self._span
         # A partial minute would look like a drop in load.
         start = now.replace(second=0, microsecond=0) + MINUTE
         if span.past:
@@ -236,6 +224,10 @@ class Forecasts:
         yield from forecast.load_in_steps(forecast.Loading(self._schedule, periods), STEP_SECONDS)
 
 
+def forecasts_of(schedule: Schedule) -> dict[str, Forecast]:
+    return {name: Forecast(schedule, span) for name, span in SPANS.items()}
+
+
 @timeline.get("/timeline")
 def show() -> ResponseReturnValue:
     """Takes no round trip while the forecast is cached."""
@@ -243,7 +235,7 @@ def show() -> ResponseReturnValue:
     if name not in SPANS:
         abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
     span = SPANS[name]
-    load, expires_in = current_app.extensions["forecasts"].get(name)
+    load, expires_in = current_app.extensions["forecasts"][name].get()
     start = load.start.astimezone(zone())
     busy = [number for number, count in enumerate(load.counts) if count > 1]
     busy.sort(key=lambda number: -load.counts[number])  # the sort is stable

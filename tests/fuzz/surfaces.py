@@ -47,7 +47,7 @@ from redbeat.transfer.importing import Importer
 from redbeat.transfer.incoming import UnreadableSourceError
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
-from redbeat.web.timeline import Forecasts
+from redbeat.web.timeline import forecasts_of
 from tests.cli.commands import run_command
 from tests.fuzz.mutator import TAGGED_VALUES, Mutator
 from tests.fuzz.vocabulary import (
@@ -244,7 +244,7 @@ class World:
         Only one of the slow readers runs, chosen by the cases, unless the world is thorough.
         """
         found: list[str] = []
-        self.web.extensions["forecasts"] = Forecasts(self.schedule)
+        self.web.extensions["forecasts"] = forecasts_of(self.schedule)
         slow = [*SLOW_PAGES, *SLOW_COMMANDS]
         if not self.thorough:
             slow = [slow[crc32(repr(cases[:1]).encode()) % len(slow)]]

@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from redbeat.management.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
-from redbeat.web.timeline import Forecasts
+from redbeat.web.timeline import forecasts_of
 
 Open = Callable[..., "Browser"]
 
@@ -109,7 +109,7 @@ def browser(shared_site: Flask, schedule: Schedule) -> Browser:
 
     All tests share its dashboard. A test that changes a setting of the dashboard needs `open_page`.
     """
-    shared_site.extensions.update(schedule=schedule, forecasts=Forecasts(schedule))
+    shared_site.extensions.update(schedule=schedule, forecasts=forecasts_of(schedule))
     return Browser(shared_site.test_client(), {})
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jinja2 import BytecodeCache
 
 from redbeat.management.schedule import Schedule
-from redbeat.web.timeline import Forecasts
+from redbeat.web.timeline import forecasts_of
 from tests.conftest import Make
 from tests.fuzz.hostile import definitions, lists, metas, policies, scores, states
 from tests.fuzz.test_imports import cases
@@ -304,7 +304,7 @@ def test_no_stored_data_fails_a_page(
         scene.client.zadd(".redbeat::beats", {member: score})
     if lock is not None:
         scene.client.set("redbeat::lock", lock)
-    site.application.extensions["forecasts"] = Forecasts(Schedule(scene.app))
+    site.application.extensions["forecasts"] = forecasts_of(Schedule(scene.app))
     paths = ["/", "/?sort=name", "/?sort=-last", "/?q=a&task=t", "/beats", f"/timeline?span={span}"]
     paths += [f"/entry?name={quote_from_bytes(name, safe='')}" for name, _, _ in hashes]
     for path in paths:

@@ -25,7 +25,7 @@ from redbeat.presentation.text import due, duration
 from redbeat.web import timeline
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
-from redbeat.web.timeline import Forecasts
+from redbeat.web.timeline import forecasts_of
 from redbeat.worker import enable
 from tests.conftest import Make
 from tests.samples import one_in
@@ -244,7 +244,7 @@ def test_the_timeline_has_the_past(browser: Browser, make: Make, redis_client: r
     assert "more often than their histories" not in page
     assert "3 runs from 2 entries" in browser.get("/timeline", span="last-day")
     put_history(redis_client, "redbeat:often", [f"{at + 9 - number} +1" for number in range(10)])
-    browser.client.application.extensions["forecasts"] = Forecasts(Schedule(make("x").app))
+    browser.client.application.extensions["forecasts"] = forecasts_of(Schedule(make("x").app))
     page = browser.get("/timeline", span="last-hour")
     assert "12 runs from 2 entries" in page
     assert "more often than their histories" in page
@@ -489,8 +489,8 @@ def test_a_count_that_an_outage_ended_begins_anew(app: Celery) -> None:
 def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
     forecasts: Any = browser.client.application.extensions["forecasts"]
     make("often", 60)
-    found, fresh = forecasts.get("hour")
-    assert forecasts.get("hour")[0] is found
+    found, fresh = forecasts["hour"].get()
+    assert forecasts["hour"].get()[0] is found
     assert fresh > 0
     assert len(found.counts) * found.length == timedelta(hours=1)
     assert found.start.second == found.start.microsecond == 0
@@ -509,9 +509,9 @@ def test_a_past_that_takes_long_to_count_is_cached_for_long(
     monkeypatch.setattr(forecast, "past_load", slow)
     monkeypatch.setattr(timeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
     forecasts: Any = browser.client.application.extensions["forecasts"]
-    found, fresh = forecasts.get("last-hour")
+    found, fresh = forecasts["last-hour"].get()
     assert fresh == 20 * 3
-    assert forecasts.get("last-hour")[0] is found
+    assert forecasts["last-hour"].get()[0] is found
 
 
 @pytest.mark.parametrize(
