@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 
 from redbeat import InvalidEntryError, Record, RedBeatSchedulerEntry
 from redbeat.calendar.zones import time_from
+from redbeat.config import ensure_conf
 from redbeat.management.find import record_of
 from redbeat.management.names import registered_tasks
 from redbeat.presentation.rule_text import seconds_from
@@ -177,7 +178,9 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
     if record is not None:
         hint = f", although the schedule lists the name: {problem_in(record)}"
     elif known := list(islice(map(str, console.schedule), MAX_COMPARED)):
-        similar = difflib.get_close_matches(name, known, cutoff=0.5)
+        # Programs for RedBeat 2 use keys, which begin with the prefix.
+        stem = name.removeprefix(ensure_conf(console.app).key_prefix)
+        similar = difflib.get_close_matches(stem, known, cutoff=0.5)
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else where
     else:
         hint = f"{where}; the schedule is empty"

@@ -106,8 +106,10 @@ if head.limit then
 end
 for i = 2, #ARGV do
   local key = ARGV[i]
-  local found = redis.call('ZSCORE', schedule, key)
-  add(key, found or redis.call('ZSCORE', schedule, string.sub(key, #prefix + 1)) or '')
+  local name, found = string.sub(key, #prefix + 1), redis.call('ZSCORE', schedule, key)
+  -- A name that begins with the prefix is the key of another entry.
+  found = found or (not is_ours(name) and redis.call('ZSCORE', schedule, name))
+  add(key, found or '')
   if is_full() then
     break
   end

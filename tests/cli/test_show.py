@@ -237,6 +237,13 @@ def test_show_marks_a_static_entry(run: Run, make: Make, redis_client: redis.Red
     assert "Kind      static, from beat_schedule" in run("show", "code").lines
 
 
+def test_the_key_of_an_entry_suggests_its_name(run: Run, make: Make) -> None:
+    make("nightly")
+    ran = run("show", "redbeat:nightly")
+    expected = "There is no entry 'redbeat:nightly'; did you mean 'nightly'?"
+    assert (ran.code, ran.err) == (Exit.NOT_FOUND, f"Error: {expected}\n")
+
+
 def test_an_unknown_name_suggests_the_nearest_of_many(run: Run, redis_client: redis.Redis) -> None:
     names = [f"tenant-{number}:report" for number in range(6000)]
     redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": 4e9 for name in names})
