@@ -22,6 +22,11 @@ LONGEST_SECOND: Final = 0.5
 LONGEST_EXIT: Final = 1.3
 
 
+def in_main_thread() -> bool:
+    """Python sets and runs signal handlers only there."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class Stop:
     """Ends this process, if it is a beat service, some seconds after a stop signal.
 
@@ -36,12 +41,12 @@ class Stop:
 
     def enable(self) -> None:
         """Let stop signals end this process, unless the program uses ``SIGALRM`` itself."""
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and hasattr(signal, "SIGALRM"):
+        if in_main_thread() and hasattr(signal, "SIGALRM"):
             self._enabled = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
     def begin(self) -> None:
-        if self._enabled and not self._begun:
+        """Begin to stop. In another thread, which a program has given the beat, nothing ends it."""
+        if self._enabled and not self._begun and in_main_thread():
             self._begun = True
             signal.signal(signal.SIGALRM, self._end)
             atexit.register(self.end)  # Python removes the handler at its very end
@@ -89,7 +94,7 @@ class HeldSignals:
         self.pending = False
 
     def __enter__(self) -> HeldSignals:
-        if threading.current_thread() is threading.main_thread():
+        if in_main_thread():
             self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():
                 if callable(handler) or handler == signal.SIG_DFL:

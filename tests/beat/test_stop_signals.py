@@ -15,6 +15,7 @@ import pytest
 
 from redbeat.beat import stop_signals
 from redbeat.beat.stop_signals import STOP_SIGNALS, HeldSignals
+from tests.deployments import PREFIX
 
 #: The directory of the package.
 ROOT = Path(stop_signals.__file__).parents[2]
@@ -221,3 +222,24 @@ with HeldSignals():
     def test_what_has_stopped_in_time_goes_on(self) -> None:
         before = "STOP.enable(); STOP.begin(); STOP.end(); print('stopped'); sys.exit(3)"
         assert self.run(before, 0, (0.2, 60)) == (3, "stopped")
+
+    def test_a_service_stops_in_another_thread_than_the_one_that_made_it(
+        self, redis_url: str
+    ) -> None:
+        program = f"""
+import threading
+from celery import Celery
+from celery.beat import Service
+from redbeat.schedulers import get_redis
+app = Celery(broker={redis_url!r})
+app.conf.update(redbeat_redis_url={redis_url!r}, redbeat_key_prefix={PREFIX!r})
+service = Service(app, scheduler_cls="redbeat.RedBeatScheduler")
+lock = service.scheduler.lock_key
+service.stop()
+thread = threading.Thread(target=service.start)
+thread.start()
+thread.join(30)
+print(get_redis(app).exists(lock))
+"""
+        ended = run_program(program)
+        assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr

@@ -79,7 +79,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "stop-without-end",
         "A stop waits for Redis and the broker, however long they do not answer.",
         "beat/stop_signals.py",
-        "if self._enabled and not self._begun:",
+        "if self._enabled and not self._begun and in_main_thread():",
         "if False:",
         ("tests/beat/test_stop_signals.py",),
     ),
