@@ -14,7 +14,8 @@ import pytest
 import redis
 from celery import Task
 from celery.signals import after_task_publish, before_task_publish
-from kombu.transport.redis import Channel, Transport
+from kombu.transport.redis import Channel as RedisChannel
+from kombu.transport.redis import Transport
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.one_step import CHECK_INTERVAL
@@ -868,7 +869,7 @@ class TestCosts:
 class Rpush(Transport):
     """A transport that adds messages to queues with ``RPUSH``."""
 
-    class Channel(Channel):
+    class Channel(RedisChannel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
             with self.conn_or_acquire() as client:
                 client.rpush(queue, json.dumps(message))
@@ -877,7 +878,7 @@ class Rpush(Transport):
 class Piped(Transport):
     """A transport that adds messages to queues in a pipeline with other commands."""
 
-    class Channel(Channel):
+    class Channel(RedisChannel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
             with self.conn_or_acquire() as client, client.pipeline() as pipe:
                 pipe.lpush(queue, json.dumps(message))
