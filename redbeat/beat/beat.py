@@ -548,12 +548,14 @@ class Beat:
     def _is_plain(self, rule: Rule, producer: Any) -> bool:
         """Whether a run's message may leave with its record, and no foreign code takes part."""
         delivery = rule.policy.delivery or self._conf.delivery
-        if delivery in (AT_MOST_ONCE, AT_LEAST_ONCE) or self._own.part_in(rule) != ("", False):
+        server = self._one_step.server(producer)
+        if server is None or delivery in (AT_MOST_ONCE, AT_LEAST_ONCE):
             return False
+        self._turn.server = server
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
-        self._turn.server = self._one_step.server(producer)
-        return self._turn.server is not None and self._one_step.takes(rule.key, rule.task)
+        is_own = self._own.part_in(rule) != ("", False)
+        return not is_own and self._one_step.takes(rule.key, rule.task)
 
     def _send_early(self) -> None:
         """Send up to two turns of runs that were decided early and are due."""
@@ -607,8 +609,7 @@ class Beat:
     def _begun(self, rows: Sequence[Row], now: float, producer: Any) -> list[Run | None]:
         """Load, judge and render what can be sent together, until that takes long.
 
-        A processor does one step for many rows a third faster than all steps for each row. A
-        schedule's own ``is_due`` may take long, so it's only asked when it's the row's turn.
+        A processor does one step for many rows a third faster than all steps for each row.
         """
         end = self._clock() + LONGEST_BLOCK
         runs = list[Run | None]()
@@ -619,7 +620,7 @@ class Beat:
         for number, run in enumerate(runs):
             if self._clock() > end:
                 break
-            if run is not None and not run.rule.asks:
+            if run is not None:
                 runs[number] = self._judge(run)
         if self._messages.renders:
             for run in runs:

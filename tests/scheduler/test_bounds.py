@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 import pytest
 from celery.schedules import schedule
@@ -14,12 +16,21 @@ from tests.waiting import wait_until
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
-#: The time in seconds that a beat takes to read an entry with a schedule of the type ``slow``.
+#: The time in seconds that a beat takes to read an entry with a schedule of the type ``slow``, and
+#: to ask one of the type ``asked``.
 SLOW = 0.3
 
 
 class Slow(schedule):
     """An interval that takes a beat :data:`SLOW` seconds to decode."""
+
+
+class Asked(schedule):
+    """An interval that takes :data:`SLOW` seconds to say whether it is due."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        _clocks[-1].advance(SLOW)
+        return super().is_due(last_run_at)
 
 
 _clocks: list[Clock] = []
@@ -32,6 +43,7 @@ def read_slowly(_fields: object) -> Slow:
 
 
 register_schedule_type("slow", Slow, lambda _schedule: {}, read_slowly)
+register_schedule_type("asked", Asked, lambda _schedule: {}, lambda _fields: Asked(3600))
 
 
 @pytest.fixture
@@ -42,10 +54,11 @@ def slow_clock(clock: Clock) -> Iterator[Clock]:
     _clocks.pop()
 
 
-def test_a_batch_that_is_slow_to_read_is_put_back(world: World, slow_clock: Clock) -> None:
+@pytest.mark.parametrize("kind", ["slow", "asked"])
+def test_a_slow_batch_is_put_back(world: World, slow_clock: Clock, kind: str) -> None:
     names = [f"slow{number}" for number in range(40)]
     for number, name in enumerate(names):
-        world.put(name, {"__type__": "slow", "number": number}, score=1)
+        world.put(name, {"__type__": kind, "number": number}, score=1)
     scheduler = world.scheduler_of(RecordingScheduler, slow_clock)
     began = slow_clock()
     scheduler.tick()

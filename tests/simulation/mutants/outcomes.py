@@ -427,6 +427,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     Mutant(
+        "block-of-any-length",
+        "A block of rows that are slow to load or to judge goes on.",
+        "beat/beat.py",
+        "LONGEST_BLOCK: Final = 0.1",
+        "LONGEST_BLOCK: Final = 1e9",
+        ("tests/scheduler/test_bounds.py",),
+    ),
+    Mutant(
         "time-of-host",
         "A beat decides by the clock of its host and not by that of Redis.",
         "beat/beat.py",
