@@ -1,10 +1,11 @@
-"""What a beat does besides runs, on a real server: scans that break off, holds, and stops."""
+"""What a beat does besides runs: scans that break off, holds, stops, and side keys it tidies."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import fakeredis
@@ -15,11 +16,14 @@ from redis.cluster import RedisCluster
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat import upkeep
 from redbeat.beat.outcome import HELD
+from redbeat.beat.upkeep import TIDY_INTERVAL, Upkeep
+from redbeat.config import ensure_conf
 from redbeat.entries import saving
 from redbeat.entries.history import History
-from redbeat.entries.state import Hold, trigger_line
-from redbeat.storage.rows import new_mark
-from redbeat.storage.store import store_of
+from redbeat.entries.state import Failing, Hold, State, trigger_line
+from redbeat.storage.keys import Keys
+from redbeat.storage.rows import Change, Look, Reply, Request, new_mark
+from redbeat.storage.store import Store, store_of
 from redbeat.storage.words import TRIGGER
 from tests.beat.sending import Clock
 from tests.beat.test_statics import HOUR, SCHEDULE, Place, log, place
@@ -288,3 +292,64 @@ def test_with_a_fake_redis() -> None:
         app.redbeat_redis = client
         keep_up(app, client, SCHEDULE)
     app.close()
+
+
+# -- side keys -------------------------------------------------------------------------------------
+
+
+PREFIX = "redbeat:"
+ASIDE = f".{PREFIX}:"
+
+
+def tidied(client: Any, most: int = 10) -> None:
+    """Tidy a whole schedule up, at the 1000th second."""
+    app = Celery(set_as_current=False)
+    app.conf.update(broker_url="redis://", redbeat_metrics_entries=most)
+    store, clock = Store(client, Keys(PREFIX)), Clock()
+
+    def exchange(changes: Sequence[Change]) -> Reply:
+        return store.turn(Request("t", None, changes))
+
+    upkeep = Upkeep(store, exchange, clock, ensure_conf(app))
+    reply = store.turn(Request("t", None, (), Look(limit=0)))._replace(now=1000.0)
+    for _ in range(4):  # the counts, and the indexes
+        clock.now += TIDY_INTERVAL
+        while upkeep.run(reply):
+            pass
+
+
+#: The sorted sets of entries aside of the schedule.
+INDEXES = ("failing", "failed", "expected")
+
+
+def put(client: Any, name: str, **state: Any) -> None:
+    """Store an entry."""
+    client.hset(
+        f"{PREFIX}{name}", mapping={"definition": "{}", "beat_state": State(**state).text()}
+    )
+    client.zadd(SCHEDULE, {f"{PREFIX}{name}": 5})
+
+
+def test_counts_of_deleted_entries_go(redis_client: Any) -> None:
+    put(redis_client, "a b")
+    stats = {"dispatched": 5, "dispatched a b": 2, "missed a b": 1, "failed gone": 1, "odd x": 1}
+    redis_client.hset(f"{ASIDE}stats", mapping=stats)
+    tidied(redis_client)
+    assert redis_client.hgetall(f"{ASIDE}stats").keys() == stats.keys() - {"failed gone"}
+    tidied(redis_client, most=0)
+    assert redis_client.hgetall(f"{ASIDE}stats") == {"dispatched": "5", "odd x": "1"}
+
+
+def test_what_is_gone_leaves_the_indexes(redis_client: Any) -> None:
+    put(redis_client, "stays", failing=Failing(1.0, 1, "away"))
+    for index in INDEXES:
+        redis_client.zadd(f"{ASIDE}{index}", {f"{PREFIX}stays": 1, f"{PREFIX}gone": 1})
+    tidied(redis_client)
+    for index in INDEXES:
+        assert redis_client.zrange(f"{ASIDE}{index}", 0, -1) == [f"{PREFIX}stays"]
+
+
+def test_keys_of_a_wrong_type_stop_nothing(redis_client: Any) -> None:
+    for name in ("stats", "failing", "expected", "beats"):
+        redis_client.set(f"{ASIDE}{name}", "x")
+    tidied(redis_client)

@@ -9,9 +9,11 @@ import pytest
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
+from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.samples import one_in
 from tests.scheduler.conftest import (
+    HANDS,
     LOCK,
     SCHEDULE,
     STATICS,
@@ -19,6 +21,7 @@ from tests.scheduler.conftest import (
     Sent,
     World,
     end_run,
+    interval_json,
 )
 
 HOUR = 3600.0
@@ -144,3 +147,56 @@ def test_values_that_other_programs_write_stop_nothing(world: World, field: str,
     scheduler.tick()
     assert entry.history[0].outcome == "triggered"
     json.loads(world.client.hget(key, "history"))
+
+
+# -- keys aside of the schedule --------------------------------------------------------------------
+
+
+#: The token of a beat that has vanished.
+VANISHED = "redbeat3:gone:1:1:a"
+
+
+@pytest.mark.parametrize("side", ["quarantine", "failing", "expected", "beats", "stats"])
+def test_a_side_key_of_a_wrong_type_stops_nothing(world: World, side: str) -> None:
+    key = f".{PREFIX}:{side}"
+    world.client.lpush(key, "x")
+    world.put("a", interval_json(60), world.ago(90))
+    scheduler = world.scheduler()
+    for _ in range(3):
+        scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert key in run_command(world.app, "doctor").out
+    assert run_command(world.app, "list").code == 0
+    assert run_command(world.app, "delete", "a", "--yes").code == 0
+
+
+@pytest.mark.parametrize("note", ["not JSON", "[", "5", "{}", "[1]", '["\\ud800"]'])
+def test_an_odd_note_of_a_vanished_beat_stops_nothing(
+    world: World, note: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.client.hset(HANDS, VANISHED, note)
+    world.put("a", interval_json(60), world.ago(90))
+    scheduler = world.scheduler()
+    for _ in range(3):
+        scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert "Traceback" not in caplog.text
+    assert not world.client.hexists(HANDS, VANISHED)
+
+
+@pytest.mark.parametrize("others", [[], ["b"], ["gone", "b"]])
+def test_a_suspect_that_another_beat_has_set_aside_is_not_loaded(
+    world: World, others: list[str]
+) -> None:
+    later = world.now() + 3600
+    key = world.put("odd", {"__type__": "interval", "every": "x"}, score=later)
+    world.put("b", interval_json(60), world.ago(90))
+    keys = [f"{PREFIX}{name}" for name in others]
+    world.client.hset(HANDS, VANISHED, json.dumps([*keys, key]))
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["b"], "the look at the suspect alone delays no other"
+    scheduler.tick()
+    assert world.score("odd") == later
+    assert not world.client.exists(f".{PREFIX}:quarantine")
+    assert not world.client.hexists(HANDS, VANISHED)

@@ -59,7 +59,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             "calm",
             "tests/scheduler/test_lock.py",
-            "tests/scheduler/test_lock_lost.py",
         ),
     ),
     Mutant(
@@ -68,10 +67,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/lock.py",
         "        return self._holder\n\n\nclass CustomLock:",
         '        return ""\n\n\nclass CustomLock:',
-        (
-            "tests/scheduler/test_lock.py",
-            "tests/scheduler/test_lock_lost.py",
-        ),
+        ("tests/scheduler/test_lock.py",),
     ),
     Mutant(
         "blind-standby-counts-silence",

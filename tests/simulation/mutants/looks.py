@@ -216,7 +216,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "return reply",
         (
             "tests/storage/test_beats.py",
-            "tests/scheduler/test_lock_lost.py",
+            "tests/scheduler/test_lock.py",
             "tests/scheduler/test_tick.py",
         ),
     ),
@@ -242,7 +242,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/beat.py",
         "if self._suspects.alone and not any(",
         "if False and not any(",
-        ("tests/scheduler/test_side_keys.py",),
+        ("tests/scheduler/test_stored_keys.py",),
     ),
     Mutant(
         "hands-forgotten-with-the-lock",

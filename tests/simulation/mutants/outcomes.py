@@ -323,7 +323,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         'elif send.missed:\n        headers["coalesced"] = send.missed',
         'elif False:\n        headers["coalesced"] = send.missed',
         (
-            "tests/scheduler/test_missed_runs.py",
+            "tests/scheduler/test_policy.py",
             "tests/scheduler/test_messages.py",
         ),
     ),

@@ -274,6 +274,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "beat/upkeep.py",
         "return [field for field, key in keys.items() if key not in kept]",
         "return list(keys)",
-        ("tests/beat/test_tidy.py", "tests/metrics/test_stats.py"),
+        ("tests/beat/test_upkeep.py", "tests/metrics/test_stats.py"),
     ),
 )
