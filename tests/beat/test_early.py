@@ -16,6 +16,7 @@ from celery.signals import before_task_publish
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat import early
 from redbeat.storage.rows import Reply, Request
+from tests.scheduler.conftest import heard
 from tests.servers import RedisServer
 
 from .worlds import SCHEDULE, HookedScheduler, HookedStore, World, empty_broker
@@ -189,17 +190,9 @@ def test_a_signal_that_is_connected_in_between_is_sent(
 ) -> None:
     crowd(world)
     beat = decided(world, requests)
-    heard: list[Any] = []
-
-    def hear(sender: Any = None, **_: Any) -> None:
-        heard.append(sender)
-
-    before_task_publish.connect(hear)
-    try:
+    with heard(before_task_publish) as published:
         run(beat, lambda: len(world.messages) >= CROWD)
-    finally:
-        before_task_publish.disconnect(hear)
-    assert len(heard) == CROWD
+    assert len(published) == CROWD
 
 
 def test_the_runs_of_a_killed_beat_leave_once(world: World, requests: list[Request]) -> None:

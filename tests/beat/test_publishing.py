@@ -15,6 +15,7 @@ from redbeat.storage.rows import Request
 from redbeat.storage.store import Store
 from tests.beat.sending import Clock
 from tests.beat.worlds import SCHEDULE, World, empty_broker
+from tests.scheduler.conftest import heard
 from tests.schedulers import Scheduler
 
 pytestmark = pytest.mark.standalone
@@ -72,21 +73,13 @@ def test_a_stop_in_a_publish_records_what_left_and_keeps_its_own_run_decided(
 def test_a_history_that_cannot_be_read_and_came_during_a_run_is_set_aside(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    announced: list[str] = []
-
-    def hear(entry: Any, **_: Any) -> None:
-        announced.append(entry.name)
-
     key = world.put("a")
     beat = world.beat(acting(lambda _name: world.client.hset(key, "meta", "{")))
-    entry_dispatched.connect(hear)
-    try:
+    with heard(entry_dispatched) as announced:
         for _ in range(3):
             beat.tick()
-    finally:
-        entry_dispatched.disconnect(hear)
 
-    assert announced == ["a"]
+    assert [one["entry"].name for one in announced] == ["a"]
     assert world.client.hget(key, "meta") == "{"
     assert world.client.hkeys(".redbeat::quarantine") == [key]
     assert "meta: cannot be read" in caplog.text

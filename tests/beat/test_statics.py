@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule
@@ -27,6 +27,7 @@ from redbeat.storage.rows import new_mark
 from redbeat.storage.store import store_of
 from tests.beat.sending import Clock
 from tests.beat.worlds import HookedScheduler, World, empty_broker, run_until_idle
+from tests.scheduler.conftest import heard
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.standalone
@@ -104,19 +105,6 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """The records of the logger ``celery.beat`` at level INFO and above."""
     caplog.set_level("INFO", "celery.beat")
     return caplog
-
-
-@pytest.fixture
-def sends(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A function that returns how often this process has sent something to Redis."""
-    count, send = [0], redis.Connection.send_packed_command
-
-    def counted(*args: Any, **options: Any) -> Any:
-        count[0] += 1
-        return send(*args, **options)  # type: ignore[no-untyped-call]
-
-    monkeypatch.setattr(redis.Connection, "send_packed_command", counted)
-    return lambda: count[0]
 
 
 def errors(log: pytest.LogCaptureFixture) -> list[str]:
@@ -443,31 +431,12 @@ def test_the_loss_of_all_is_an_error(
 ) -> None:
     if exits:
         place.app.conf.redbeat_on_lock_lost = "exit"
-    heard: list[int] = []
-
-    def hear(count: int, **_: Any) -> None:
-        heard.append(count)
-
     place.declare(a=HOUR, b=HOUR)
     beat = place.lead()
-    schedule_lost.connect(hear)
-    try:
-        place.client.flushdb()
-        if exits:
-            with pytest.raises(LockNotOwnedError, match="vanished"):
-                beat.tick()
-        else:
-            beat.tick()
-    finally:
-        schedule_lost.disconnect(hear)
+    place.client.flushdb()
+    ends = pytest.raises(LockNotOwnedError, match="vanished") if exits else nullcontext()
+    with heard(schedule_lost) as lost, ends:
+        beat.tick()
 
-    assert heard == [2]
+    assert [one["count"] for one in lost] == [2]
     assert errors(log) == ["beat: The schedule in Redis is empty: all 2 entries are gone"]
-
-
-# -- what Redis cannot store ----------------------------------------------------------------------
-
-
-def number() -> int:
-    """Return an argument that is computed for each run."""
-    return 7

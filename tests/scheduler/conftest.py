@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from time import time
@@ -128,6 +129,26 @@ def datetime_json(instant: datetime) -> Json:
     parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     fields = {part: getattr(instant, part) for part in parts}
     return {"__type__": "datetime", **fields, "timezone": "UTC"}
+
+
+@contextmanager
+def heard(signal: Any) -> Iterator[list[Json]]:
+    """Note the arguments with which a signal is sent."""
+    calls: list[Json] = []
+
+    def receiver(**arguments: Any) -> None:
+        calls.append(arguments)
+
+    signal.connect(receiver, weak=False)
+    try:
+        yield calls
+    finally:
+        signal.disconnect(receiver)
+
+
+def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """Return the log messages that contain all of ``words``."""
+    return [line for line in log.messages if all(word in line for word in words)]
 
 
 def end_run(app: Celery, sent: Sent) -> None:

@@ -16,7 +16,7 @@ from tests.faults.proxy import Proxy
 from tests.samples import long, one_in, rows_in
 from tests.servers import RedisServer
 
-from .conftest import Clock, World
+from .conftest import Clock, World, lines
 
 AWAY = "The broker is not available"
 BACK = "The broker is back"
@@ -37,10 +37,6 @@ def broker(world: World, request: pytest.FixtureRequest) -> Iterator[RedisServer
 
 def client_of(server: RedisServer) -> Any:
     return redis.Redis.from_url(server.url, decode_responses=True)
-
-
-def lines(log: pytest.LogCaptureFixture, text: str) -> list[str]:
-    return [record.getMessage() for record in log.records if text in record.getMessage()]
 
 
 class Refusal:

@@ -24,6 +24,7 @@ from .conftest import (
     World,
     datetime_json,
     interval_json,
+    lines,
     once,
 )
 
@@ -61,12 +62,6 @@ def around_the_record(
     """Run actions before and after the run of ``a`` is recorded. Its message is sent later."""
     wire.before_command(before, lambda: world.is_in_hand("a"))
     wire.after_reply(after, lambda: world.run_count("a") == 1)
-
-
-def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the log messages that contain all of ``words``."""
-    lines_logged = [record.getMessage() for record in log.records]
-    return [line for line in lines_logged if all(word in line for word in words)]
 
 
 def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:

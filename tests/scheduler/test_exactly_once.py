@@ -29,7 +29,7 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .clients import Wire
-from .conftest import SCHEDULE, Clock, World, interval_json
+from .conftest import SCHEDULE, Clock, World, heard, interval_json, lines
 
 #: In these tests, broker and schedule share a single server.
 pytestmark = pytest.mark.standalone
@@ -134,12 +134,6 @@ def before_publish(action: Callable[[], object]) -> Iterator[None]:
     finally:
         before_task_publish.disconnect(dispatch_uid=BEFORE)
     assert not actions, "nothing was published"
-
-
-def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the log messages that contain all of ``words``."""
-    logged = [record.getMessage() for record in log.records]
-    return [line for line in logged if all(word in line for word in words)]
 
 
 def put_one_off(world: World, name: str, **definition: Any) -> None:
@@ -317,23 +311,10 @@ class TestWhatCelerySends:
     def test_celery_signals_are_sent_once_for_each_attempt(
         self, world: World, queues: Queues
     ) -> None:
-        sent: list[str] = []
-
-        def before(**_: Any) -> None:
-            sent.append("before")
-
-        def after(**_: Any) -> None:
-            sent.append("after")
-
-        before_task_publish.connect(before)
-        after_task_publish.connect(after)
-        try:
-            put_one_off(world, "a")
+        put_one_off(world, "a")
+        with heard(before_task_publish) as before, heard(after_task_publish) as after:
             world.scheduler_of(RedBeatScheduler).tick()
-        finally:
-            before_task_publish.disconnect(before)
-            after_task_publish.disconnect(after)
-        assert (sent, queues.names()) == (["before", "after"], ["a"])
+        assert (len(before), len(after), queues.names()) == (1, 1, ["a"])
 
 
 class TestAMessageIsRefused:
@@ -345,18 +326,10 @@ class TestAMessageIsRefused:
         for name in names:
             put_one_off(world, name)
         put_one_off(world, "bad", score=0.5, options={"queue": "crooked"})
-        failed: list[str] = []
-
-        def receiver(name: str, **_: Any) -> None:
-            failed.append(name)
-
-        entry_failed.connect(receiver)
-        try:
+        with heard(entry_failed) as failed:
             world.scheduler_of(RedBeatScheduler).tick()
-        finally:
-            entry_failed.disconnect(receiver)
         assert sorted(queues.names()) == sorted(names)
-        assert (world.run_count("bad"), failed) == (0, ["bad"])
+        assert (world.run_count("bad"), [one["name"] for one in failed]) == (0, ["bad"])
         assert queues.client.get("crooked") == "no list"
         assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
         assert not lines(log, "broker is not available")

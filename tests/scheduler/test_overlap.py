@@ -26,7 +26,7 @@ from tests.deployments import PREFIX
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting
 
-from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, once
+from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, heard, once
 
 KEY = f"{PREFIX}a"
 HOUR = 3600
@@ -159,17 +159,11 @@ def test_skip_counts_the_missed_runs_before_the_skipped_run(
 ) -> None:
     scheduler = begin(world, "skip")
     make_due(world, hours=4.5)
-    emitted: list[int] = []
-
-    def receive(count: int, **_: Any) -> None:
-        emitted.append(count)
-
-    entry_missed.connect(receive)
-    scheduler.tick()
-    entry_missed.disconnect(receive)
+    with heard(entry_missed) as emitted:
+        scheduler.tick()
     assert scheduler.names == ["a"]
     assert "and 3 missed runs: an earlier run is still running" in log.text
-    assert emitted == [3]
+    assert [one["count"] for one in emitted] == [3]
 
 
 def test_an_overlap_is_logged_when_it_begins_and_when_it_ends(

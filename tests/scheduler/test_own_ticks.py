@@ -17,7 +17,7 @@ from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
 from .clients import CountingRedis
-from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
+from .conftest import LOCK, RecordingScheduler, World, heard, interval_json, once, void
 
 HOUR = 3600.0
 
@@ -391,20 +391,14 @@ class TestOwnLock:
         assert "acquire False" in gate.calls
 
     def test_a_beat_whose_own_lock_is_lost_does_not_lead(self, world: World) -> None:
-        lost: list[str] = []
-
-        def receive(holder: str, **_kwargs: Any) -> None:
-            lost.append(holder)
-
         gate = Gate()
         scheduler = world.scheduler()
         scheduler.lock = gate
         scheduler.tick()
         gate.held = False
-        lock_lost.connect(receive)
-        scheduler.tick()
-        lock_lost.disconnect(receive)
-        assert lost == ["another"]
+        with heard(lock_lost) as lost:
+            scheduler.tick()
+        assert [one["holder"] for one in lost] == ["another"]
 
     def test_a_lost_own_lock_ends_a_beat_with_exit_on_loss(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"

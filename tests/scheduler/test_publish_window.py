@@ -22,7 +22,7 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .clients import Wire
-from .conftest import SCHEDULE, Clock, World, interval_json
+from .conftest import SCHEDULE, Clock, World, heard, interval_json
 
 COUNT = 250
 
@@ -218,18 +218,10 @@ class TestTheBrokerBreaks:
                 broker.server.kill()
 
         scheduler.hook = hook
-        announced: list[str] = []
-
-        def receiver(entry: Any, **_: Any) -> None:
-            announced.append(entry.name)
-
-        entry_dispatched.connect(receiver)
-        try:
+        with heard(entry_dispatched) as announced:
             wait = scheduler.tick()
-        finally:
-            entry_dispatched.disconnect(receiver)
         recorded = [name for name in NAMES if world.run_count(name)]
-        assert sorted(recorded) == sorted(announced)
+        assert sorted(recorded) == sorted(one["entry"].name for one in announced)
         assert len(recorded) < 30
         # Messages that fail together count as one failure in the back-off.
         assert wait <= BROKER_WAIT.after(3)

@@ -33,7 +33,7 @@ from tests.stored import put_state
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting, run_task
 
-from .conftest import RecordingScheduler, World
+from .conftest import RecordingScheduler, World, heard
 
 KEY = f"{PREFIX}a"
 HOUR = 3600.0
@@ -129,12 +129,6 @@ def test_a_run_that_cannot_be_reported_does_not_affect_the_task(
 
 
 def test_a_message_that_runs_in_two_threads_is_reported_by_both(site: Site) -> None:
-    seconds = []
-
-    def receive(result: RunResult, **_kwargs: Any) -> None:
-        seconds.append(result.seconds)
-
-    run_succeeded.connect(receive)
     message = site.send()
     task = Sender(site.world.app, Context(id=message.id, headers=message.options["headers"]))
     both_run = Barrier(2, timeout=20)
@@ -145,10 +139,9 @@ def test_a_message_that_runs_in_two_threads_is_reported_by_both(site: Site) -> N
         ended = {"state": states.SUCCESS, "retval": None}
         signals.task_postrun.send(sender=task, task_id=message.id, task=task, **ended)
 
-    with ThreadPoolExecutor(2) as threads:
+    with heard(run_succeeded) as ends, ThreadPoolExecutor(2) as threads:
         list(threads.map(execute, range(2)))
-    run_succeeded.disconnect(receive)
-    assert [found is not None and found >= 0 for found in seconds] == [True, True]
+    assert [end["result"].seconds >= 0 for end in ends] == [True, True]
 
 
 # -- the result of a run ---------------------------------------------------------------------------
