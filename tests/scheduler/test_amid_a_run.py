@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Task
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.settings import AT_MOST_ONCE
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 from tests.workers import reporting
 
 from .clients import Wire
-from .conftest import RecordingScheduler, Sent, World, end_run, interval_json, void
+from .conftest import World, interval_json, void
 from .test_exactly_once import Queues, queues
 
 __all__ = ("queues",)
@@ -100,71 +100,6 @@ def test_a_task_that_sends_nothing_is_not_running(world: World, queues: Queues) 
 
 
 # -- ends of runs ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def overlapping(app: Celery) -> Iterator[Celery]:
-    """An app whose workers report the end of each run."""
-    with reporting(app):
-        yield app
-
-
-def test_an_end_of_a_run_that_is_put_back_is_not_forgotten(
-    overlapping: Celery, world: World
-) -> None:
-    """The message left, although its publish raised; its end is reported before the next try."""
-    RedBeatSchedulerEntry(
-        "a", "tasks.a", HOUR, overlap="skip", last_run_at=world.ago(5000), app=overlapping
-    ).save()
-
-    options: list[dict[str, Any]] = []
-
-    class Repeats(RecordingScheduler):
-        """A scheduler whose first publish raises after the message left."""
-
-        def send_task(self, *args: Any, **kwargs: Any) -> None:
-            options.append(kwargs)
-            if len(options) == 1:
-                raise ValueError("the reply of the broker is lost")
-            super().send_task(*args, **kwargs)
-
-    scheduler = world.scheduler_of(Repeats)
-    scheduler.tick()
-    end_run(overlapping, Sent("", [], {}, options[0]))
-    for _ in range(2):
-        world.make_due("a")
-        scheduler.tick()
-        world.put_meta("a", world.ago(5000))
-    assert len({sent["task_id"] for sent in options}) == 2, "it has ended, and the next run is sent"
-
-
-def test_a_second_report_about_an_earlier_run_does_not_end_the_new_one(
-    overlapping: Celery, world: World, wire: Wire
-) -> None:
-    """A worker repeats a report after a beat died amid the next run, and then the entry is paused.
-
-    So nobody sends the next run again, and it is at work until its own end is reported.
-    """
-    world.app.conf.redbeat_delivery = AT_LEAST_ONCE
-    entry = RedBeatSchedulerEntry(
-        "a", "tasks.a", HOUR, overlap="skip", last_run_at=world.ago(5000), app=overlapping
-    ).save()
-    dead = world.scheduler()
-    dead.tick()
-    end_run(overlapping, dead.sent[0])
-    world.put_meta("a", world.ago(4000))
-    world.make_due("a")
-    kill(world, wire, dead, lambda: len(dead.sent) == 2)
-    end_run(overlapping, dead.sent[0])
-    entry.pause()
-    world.end_hold("a")
-    heir = world.scheduler()
-    heir.tick()
-    entry.resume()
-    world.put_meta("a", world.ago(3700))
-    world.make_due("a")
-    heir.tick()
-    assert heir.sent == [], "the run of the dead beat is still at work"
 
 
 # -- a stop while the broker is away ---------------------------------------------------------------

@@ -328,12 +328,6 @@ class TestRelease:
         assert world.quarantine() == {}
         assert scheduler.names == ["bad"]
 
-    def test_deleted_entries_leave_the_quarantine(self, world: World) -> None:
-        _store(world, "definition", "{")
-        world.scheduler().tick()
-        RedBeatSchedulerEntry(name="bad", app=world.app).delete()
-        assert world.quarantine() == {}
-
 
 class TestMissingHash:
     def test_looks_are_counted_from_zero_after_the_hash_came_back(self, world: World) -> None:

@@ -188,21 +188,6 @@ class TestTheClockOfRedisWasAhead:
         put_state(world.client, f"{PREFIX}a", waiting=[["x", world.now() + HOUR]])
         assert self.leader_of(world).names == ["a"]
 
-    def test_a_paused_entry_counts_from_now_when_it_is_resumed(self, world: World) -> None:
-        self.ran_in_an_hour(world, "a")
-        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
-        entry.pause()
-        scheduler = self.leader_of(world)
-        entry.resume()
-        scheduler.tick()
-        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
-
-    def test_a_finished_entry_stays_finished(self, world: World) -> None:
-        self.ran_in_an_hour(world, "a")
-        world.client.zadd(SCHEDULE, {f"{PREFIX}a": -1})
-        self.leader_of(world)
-        assert world.score("a") == -1
-
     def test_many_entries_are_corrected(self, world: World) -> None:
         world.put_many(1200, score=world.now() + HOUR)
         at = round(later(world, HOUR).timestamp(), 6)

@@ -316,22 +316,6 @@ class TestConcurrentWrites:
         assert world.score("a") == pytest.approx(written.timestamp() + 3600, abs=1e-5)
         assert not lines(log, "lost")
 
-    def test_a_concurrent_history_after_which_the_entry_is_still_due(
-        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
-    ) -> None:
-        put_due(world, "a", delivery=AT_MOST_ONCE)
-        written = world.ago(3650)
-        scheduler = world.scheduler()
-        around_the_record(world, wire, before=lambda: world.put_meta("a", written))
-        scheduler.tick()
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(
-            written.timestamp() + 3600, abs=1e-5
-        )
-        assert world.run_count("a") == 1
-        assert not lines(log, "lost")
-
     def test_a_run_sent_by_another_beat_is_not_sent(self, world: World, wire: Wire) -> None:
         """A beat that stalled after its look does not send the run."""
         put_due(world, "a", delivery=AT_MOST_ONCE)

@@ -13,7 +13,6 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.outcome import HELD, MAY_PUBLISH
 from tests.deployments import PREFIX
-from tests.workers import reporting
 
 from .clients import Wire
 from .conftest import (
@@ -21,7 +20,6 @@ from .conftest import (
     Clock,
     RecordingScheduler,
     World,
-    end_run,
     interval_json,
     once,
 )
@@ -178,16 +176,6 @@ class TestPerhapsSent:
         assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
         assert world.run_count("a") == 2
 
-    def test_a_possibly_sent_run_does_not_wait_for_the_end_of_itself(
-        self, world: World, wire: Wire
-    ) -> None:
-        """The run may be sent again although ``overlap`` is "skip": it has the same task id."""
-        dead = die_after_sending(world, wire, overlap="skip")
-        world.put_running("a", world.now() + 600)
-        heir = world.scheduler()
-        heir.tick()
-        assert [sent.id for sent in heir.sent[:1]] == [dead.sent[0].id]
-
     def test_a_possibly_sent_run_of_a_paused_entry_counts_and_is_not_sent_again(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
@@ -198,46 +186,6 @@ class TestPerhapsSent:
         heir.tick()
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
         assert f"may have been sent with id {dead.sent[0].id}" in log.text
-
-    def test_after_a_run_that_is_too_late_to_repeat_the_next_run_does_not_overlap(
-        self, world: World, wire: Wire
-    ) -> None:
-        """Setup: ``overlap`` is "skip", and the run may be active in a worker."""
-        dead = die_after_sending(world, wire, overlap="skip", misfire_grace_time=50)
-        decided_before(world)
-        heir = world.scheduler()
-        heir.tick()
-        heir.tick()
-        assert (len(dead.sent), heir.sent) == (1, [])
-
-    def test_after_the_reported_end_of_such_a_run_the_next_run_is_sent(
-        self, world: World, wire: Wire
-    ) -> None:
-        dead = die_after_sending(world, wire, overlap="skip", misfire_grace_time=50)
-        decided_before(world)
-        with reporting(world.app):
-            end_run(world.app, dead.sent[0])
-        heir = world.scheduler()
-        heir.tick()
-        heir.tick()
-        assert len(heir.sent) == 1
-
-    def test_a_trigger_that_may_have_been_sent_counts_as_an_active_run(
-        self, world: World, wire: Wire
-    ) -> None:
-        """Setup: a trigger and a run are due, ``overlap`` is "skip", and the trigger was sent."""
-        dead = die_after_publishing(world, wire)
-        key = world.put("a", interval_json(60), world.ago(70))
-        world.client.hset(key, "policy", json.dumps({"overlap": "skip"}))
-        world.put_waiting("a", f"t1:{world.now():.6f}")
-        with pytest.raises(DeadError):
-            dead.tick()
-        world.end_hold("a")
-        world.client.delete(f"{PREFIX}:lock")
-        heir = world.scheduler()
-        heir.tick()
-        heir.tick()
-        assert [sent.id for sent in heir.sent] == [sent.id for sent in dead.sent]
 
     @pytest.mark.parametrize("how", ["nothing", "args", "schedule as before"])
     def test_a_save_keeps_the_id_of_a_possibly_sent_run(
@@ -316,21 +264,6 @@ class TestEdits:
         assert (scheduler.names, world.run_count("a")) == (["a"], 0)
         assert world.score("a") == world.later(600)
 
-    def test_disabling_during_the_run_parks_after_it(self, world: World) -> None:
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler()
-
-        def disable() -> None:
-            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
-            entry.enabled = False
-            entry.save()
-
-        during_run(scheduler, disable)
-        scheduler.tick()
-        scheduler.tick()
-        assert world.run_count("a") == 1
-        assert world.score("a") == -2
-
     @pytest.mark.parametrize("how", ["entry", "raw"])
     def test_a_deleted_entry_never_comes_back(self, world: World, how: str) -> None:
         """#197: an entry that is deleted during its run is not stored again, not even its hash."""
@@ -363,18 +296,6 @@ class TestEdits:
         scheduler.tick()
         assert world.run_count("a") == 0
         assert world.score("a") == world.later(3600)
-
-    def test_history_written_by_an_application_during_the_run_counts(self, world: World) -> None:
-        """Some applications write the finish time as the last run. The next run counts from it."""
-        finished = world.ago(-30)
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler()
-        during_run(scheduler, lambda: world.put_meta("a", finished))
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.run_count("a") == 1
-        assert world.score("a") == pytest.approx(finished.timestamp() + 60, abs=1e-5)
-        assert not world.is_held("a")
 
     def test_zadd_0_during_the_run_sends_no_second_message(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None

@@ -142,41 +142,6 @@ class TestEntry:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_an_entry_whose_wait_is_nan_is_checked_again(self, world: World) -> None:
-        """An entry whose ``is_due`` returns NaN as the wait is checked again after 5 s."""
-
-        class Unsure(RedBeatSchedulerEntry):
-            def is_due(self) -> schedstate:
-                return schedstate(False, float("nan"))
-
-        class Own(RecordingScheduler):
-            Entry = Unsure
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.sent == []
-        assert world.score("a") == world.later(5)
-
-    def test_an_entry_whose_score_is_nan_gets_the_score_of_its_schedule(
-        self, world: World, log: pytest.LogCaptureFixture
-    ) -> None:
-        class Odd(RedBeatSchedulerEntry):
-            @property
-            def score(self) -> float:
-                return float("nan")
-
-        class Own(RecordingScheduler):
-            Entry = Odd
-
-        ran = world.ago(90)
-        world.put("a", interval_json(60), ran)
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.names == ["a"]
-        assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
-        assert "Entry a could not compute its score" in log.text
-
     def test_an_entry_whose_is_due_is_early_runs_early(self, world: World) -> None:
         class Eager(RedBeatSchedulerEntry):
             def is_due(self) -> schedstate:

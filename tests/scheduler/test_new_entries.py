@@ -95,15 +95,6 @@ def in_90_minutes() -> datetime:
     return (now() + 90 * MINUTE).replace(microsecond=0)
 
 
-class Clocked(RedBeatSchedulerEntry):
-    """An entry whose clock shows when its schedule begins."""
-
-    begin = in_90_minutes()
-
-    def default_now(self) -> datetime:
-        return self.begin
-
-
 HOUR = timedelta(hours=1)
 #: Schedules of an hour whose clock shows ``begin``.
 CLOCKS: dict[str, Callable[[datetime], BaseSchedule]] = {
@@ -158,11 +149,6 @@ class TestClockThatShowsItsStart:
         scheduler.tick()
         assert [message.scheduled_at for message in scheduler.sent] == [ran + HOUR]
 
-    def test_the_clock_of_an_entry_class_counts_too(self, world: World) -> None:
-        Clocked("new", "t", 3600, app=world.app).save()
-        world.scheduler().tick()
-        assert world.score("new") == (Clocked.begin + HOUR).timestamp()
-
     def test_further_saves_move_nothing(self, world: World) -> None:
         begin, ran = in_90_minutes(), world.ago(60)
         entry = RedBeatSchedulerEntry(
@@ -183,14 +169,6 @@ class TestClockThatShowsItsStart:
         scheduler.tick()
         assert scheduler.sent == []
         assert world.score("new") == world.later(3600)
-
-
-def test_a_new_entry_with_a_last_run_counts_from_it(world: World) -> None:
-    instant = now() - MINUTE
-    save(world, clocked(instant), last_run_at=now())
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.sent == []
 
 
 @pytest.mark.parametrize(
@@ -259,24 +237,6 @@ class TestStartInThePast:
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
         entry.start_time = now() - LONG_AGO
         entry.save()
-        scheduler.tick()
-        assert len(scheduler.sent) == 1
-        assert world.score("new") == world.later(40 * 60)
-
-    def test_a_backfill_sends_the_runs_of_the_grid(self, world: World) -> None:
-        fields = started(LONG_AGO)
-        save(world, HOUR, **fields)
-        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
-        planned = entry.backfill(now() - 3 * HOUR, now(), dry_run=True)
-        start = fields["start_time"]
-        assert planned.instants == [start + timedelta(hours=hour) for hour in (46, 47, 48)]
-
-    def test_an_entry_without_a_history_runs_at_once_and_then_on_the_grid(
-        self, world: World
-    ) -> None:
-        world.put("new", interval_json(3600), start_time=(now() - LONG_AGO).isoformat())
-        scheduler = world.scheduler()
-        scheduler.tick()
         scheduler.tick()
         assert len(scheduler.sent) == 1
         assert world.score("new") == world.later(40 * 60)

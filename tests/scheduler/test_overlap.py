@@ -26,7 +26,7 @@ from tests.deployments import PREFIX
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting
 
-from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, heard, once
+from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, heard
 
 KEY = f"{PREFIX}a"
 HOUR = 3600
@@ -227,35 +227,6 @@ def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
     assert scheduler.names == ["a", "a"]
 
 
-def test_a_skipped_run_does_not_count_for_max_runs(world: World) -> None:
-    scheduler = begin(world, "skip", max_runs=2)
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    score = world.score("a")
-    assert score is not None
-    assert score > world.now()
-
-
-def test_an_entry_whose_last_run_is_skipped_has_finished(world: World) -> None:
-    scheduler = begin(world, "skip")
-    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
-    entry.end_time, entry.on_finish = world.ago(-60), "delete"
-    entry.save()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    assert not world.client.exists(KEY)
-    assert world.score("a") is None
-
-
-def test_skip_after_the_timeout_runs(world: World) -> None:
-    scheduler = begin(world, "skip")
-    world.expire_run("a")
-    make_due(world)
-    scheduler.tick()
-    assert scheduler.names == ["a", "a"]
-    assert running(world)[0] == scheduler.sent[1].id
-
-
 # -- buffer_one ----------------------------------------------------------------------------------
 
 
@@ -353,24 +324,6 @@ def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
     make_due(world)
     scheduler.tick()
     assert len(scheduler.sent) == 2
-
-
-def test_the_end_of_another_message_ends_nothing(world: World) -> None:
-    scheduler = begin(world, "skip")
-    end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "x"}))
-    assert is_running(world)
-    assert not world.client.hexists(KEY, "ended")
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-
-
-def test_a_history_written_during_the_run_does_not_hide_it(world: World) -> None:
-    store(world, "skip")
-    scheduler = world.scheduler()
-    scheduler.before_send = once(lambda: world.put_meta("a", world.ago(1.2 * HOUR)))
-    scheduler.tick()
-    assert len(scheduler.sent) == 1
-    assert running(world)[0] == scheduler.sent[0].id
 
 
 def test_at_most_once_notes_the_run_before_it_is_sent(world: World) -> None:

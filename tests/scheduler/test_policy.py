@@ -141,16 +141,6 @@ def test_one_off(world: World) -> None:
     assert (world.score("a"), world.run_count("a")) == (-1, 1)
 
 
-def test_a_kept_finished_entry_goes_on_with_a_higher_limit(world: World) -> None:
-    put(world, "a", 90, max_runs=1)
-    scheduler = world.scheduler()
-    scheduler.tick()
-    entry = load(world, "a")
-    entry.max_runs = 2
-    entry.save()
-    assert world.score("a") == world.later(30)
-
-
 def test_finished_and_disabled(world: World, log: pytest.LogCaptureFixture) -> None:
     put(world, "a", 90, max_runs=1, on_finish="disable")
     scheduler = world.scheduler()
@@ -160,20 +150,6 @@ def test_finished_and_disabled(world: World, log: pytest.LogCaptureFixture) -> N
     assert world.score("a") == -2
     assert load(world, "a").enabled is False
     assert "Entry a has finished" in log.text
-
-
-def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
-    """An edit during the last run may raise the limit, so the entry is not deleted."""
-    put(world, "a", 90, max_runs=1, on_finish="delete")
-    scheduler = world.scheduler()
-
-    def raise_limit(_task: str) -> None:
-        world.client.hset(f"{PREFIX}a", "policy", json.dumps({"max_runs": 5}))
-
-    scheduler.before_send = raise_limit
-    scheduler.tick()
-    assert world.run_count("a") == 1
-    assert world.score("a") == world.later(30)
 
 
 def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -217,19 +193,6 @@ def test_all_missed_runs_in_order(world: World) -> None:
     assert instants == sorted(instants)
     assert len({message.id for message in scheduler.sent}) == 5
     assert world.run_count("a") == 5
-
-
-def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> None:
-    put(world, "a", 90, 60, jitter=20)
-    scheduler = world.scheduler()
-    scheduler.tick()
-    nominal = world.now() - 30
-    (message,) = scheduler.sent
-    assert message.scheduled_at.timestamp() == pytest.approx(nominal, abs=5)
-    score = world.score("a")
-    assert score is not None
-    assert nominal + 55 < score < nominal + 85
-    assert score == load(world, "a").score
 
 
 class TestUpcoming:

@@ -25,7 +25,6 @@ from redbeat.metrics.prometheus import counters_of, overdue_gauge
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.signals import run_failed, run_succeeded
 from redbeat.storage.store import store_of
-from redbeat.worker import End, Reports
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
@@ -423,15 +422,6 @@ def test_an_entry_is_paused_after_failures(site: Site, caplog: pytest.LogCapture
     assert f"Entry {KEY} is paused: 3 failed runs in a row" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["enabled", "\ud800"], ids=["word", "surrogate"])
-def test_arguments_do_not_prevent_the_pause_after_failures(site: Site, value: str) -> None:
-    site.save(pause_after_failures=2, kwargs={value: False, "text": value})
-    site.fail(2)
-    assert not site.entry.enabled
-    site.entry.resume()
-    assert site.entry.status.consecutive_failures == 0
-
-
 def test_entries_whose_tasks_fail_are_problems_within_seconds(site: Site) -> None:
     """Until a success, or until somebody resumes the entry."""
     site.save()
@@ -481,38 +471,12 @@ def test_a_message_that_no_beat_sent_ends_no_run(
     assert not site.entry.enabled
 
 
-def test_a_repeated_report_counts_once(site: Site) -> None:
-    """Setup: the reply to a report is lost, another worker reports a run, the first repeats.
-
-    Invariant: each failed run counts once.
-    """
-    site.save(pause_after_failures=3)
-    messages, result = [site.send(), site.send()], RunResult("failed", None, 0.5, 0, "Error")
-    now, reports = time.monotonic(), Reports(site.world.app)
-    for end in [End("a", KEY, sent.id, sent.scheduled_at, now, result) for sent in messages] * 2:
-        reports.add(end)
-    site.world.take_reports(site.scheduler)
-    assert site.entry.status.consecutive_failures == 2
-    assert site.entry.enabled
-
-
 def test_a_paused_entry_keeps_its_note(site: Site) -> None:
     site.save(pause_after_failures=1)
     late = site.send()
     site.entry.pause("broken", "me")
     site.execute(late, states.FAILURE, ValueError())
     assert site.entry.status.note == "broken"
-
-
-def test_a_resumed_entry_counts_anew(site: Site) -> None:
-    site.save(pause_after_failures=2)
-    site.fail(2)
-    site.entry.resume()
-    assert site.entry.status.consecutive_failures == 0
-    site.fail()
-    assert site.entry.enabled
-    site.fail()
-    assert not site.entry.enabled
 
 
 def test_a_static_entry_stays_paused(world: World) -> None:
@@ -617,17 +581,6 @@ def test_runs_are_counted_by_their_results(world: World, overlap: str) -> None:
     assert runs_by_result(counters_of(take_snapshot(store, conf).totals(9))) == expected
 
 
-def test_a_first_run_that_others_must_not_overlap_is_running(world: World) -> None:
-    site = Site(world)
-    site.save(overlap="skip")
-    shown = [site.entry.status.last_result]
-    message = site.send()
-    shown.append(site.entry.status.last_result)
-    site.execute(message, states.REVOKED)
-    site.send()
-    assert [*shown, site.entry.status.last_result] == [None, "running", "revoked"]
-
-
 def test_paused_and_deleted_entries_are_not_overdue(world: World) -> None:
     site = Site(world)
     site.save(expect_within=0.01)
@@ -651,13 +604,6 @@ def test_a_resumed_entry_has_its_whole_time(world: World) -> None:
     assert [item.name for item in overdue(world)] == ["a"]
     entry.pause()
     entry.resume()
-    assert overdue(world) == []
-
-
-def test_nothing_is_expected_before_the_start(world: World) -> None:
-    site = Site(world)
-    site.save(expect_within=0.01, start_time=world.ago(-HOUR), last_run_at=None)
-    site.age()
     assert overdue(world) == []
 
 

@@ -12,7 +12,6 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.beat import STANDBY_POLL
-from redbeat.schedulers import RedBeatJSONDecoder
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
@@ -91,18 +90,6 @@ class TestSchedulesInJson:
         assert len(lines) == len(self.BAD)
         assert "minutes is not scheduled: schedule: unknown key 'minutes' in crontab" in lines[0]
         assert "unknown is not scheduled: schedule: unknown '__type__' 'cron'; use" in lines[1]
-
-    def test_a_codec_of_the_program_reads_its_own_type(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        class Decoder(RedBeatJSONDecoder):
-            def dict_to_object(self, d: dict[str, Any]) -> Any:
-                return d["n"] * 60 if d.get("__type__") == "minutes" else super().dict_to_object(d)
-
-        monkeypatch.setattr("redbeat.schedulers.RedBeatJSONDecoder", Decoder)
-        declare(world, a={"__type__": "minutes", "n": 5})
-        lead(world)
-        assert world.field("a", "definition")["schedule"] == interval_json(300)
 
 
 class TestSynchronisation:
@@ -209,18 +196,6 @@ class TestWhoWrites:
         log.clear()
         standby.tick()
         assert "Static entries: 0 added, 1 changed, 1 removed, 2 in all" in log.text
-
-    def test_set_up_again_by_a_standby_removes_when_it_leads(self, world: World) -> None:
-        declare(world, a=HOUR, b=HOUR)
-        lead(world)
-        standby = world.scheduler()
-        declare(world, b=HOUR)
-        standby.setup_schedule()
-        standby.tick()
-        assert static_names(world) == {"a", "b"}
-        world.schedulers[0].close()
-        standby.tick()
-        assert static_names(world) == {"b"}
 
     def test_statics_not_written_while_redis_is_down_are_written_by_a_tick(
         self, app: Celery, log: pytest.LogCaptureFixture

@@ -12,7 +12,7 @@ import pytest
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.beat import Beat
 from redbeat.beat.upkeep import INTERVAL
-from redbeat.entries.decide import CLOCK_STEP, DISABLED
+from redbeat.entries.decide import DISABLED
 from redbeat.schedules.rule import clocked
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
@@ -67,18 +67,6 @@ def test_an_entry_taken_out_by_a_program_does_not_run(
     sweep(scheduler, clock, 20)
     assert members(world) == set(names[taken:])
     assert scheduler.sent == []
-
-
-def test_entries_taken_out_one_by_one_do_not_run(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    names = [f"e{number}" for number in range(12)]
-    save(world, *names)
-    for name in names:
-        look(scheduler, clock)
-        world.client.zrem(SCHEDULE, f"{PREFIX}{name}")
-    sweep(scheduler, clock, 3)
-    assert members(world) == set()
 
 
 def test_an_entry_that_a_program_puts_back_runs_at_once(
@@ -454,16 +442,6 @@ def test_a_user_without_rights_on_the_note(world: World, clock: Clock) -> None:
 
 
 # -- the cost --------------------------------------------------------------------------------------
-
-
-def test_an_idle_tick_in_between_is_one_round_trip(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    sweep(scheduler, clock)
-    before = world.calls()
-    clock.advance(CLOCK_STEP / 2)
-    scheduler.tick()
-    assert world.calls() - before == 1
 
 
 @pytest.mark.standalone
