@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from redbeat.errors import EX_CONFIG
 from tests.acceptance.processes import ROOT, Project
 from tests.servers import RedisServer
-from tests.waiting import wait_until
 
 TASK = "tests.acceptance.project.note"
 EVERY_SECOND = {"tick": {"task": TASK, "schedule": 1.0, "args": ["a", 2]}}
@@ -65,42 +62,6 @@ def test_a_signal_stops_beat_and_releases_the_lock(
     assert project.client.exists("redbeat::lock") == 0
     assert "beat: Releasing lock" in beat.output()
     assert "Traceback" not in beat.output()
-
-
-@pytest.mark.long
-def test_the_recipes_for_other_languages_work(project: Project) -> None:
-    project.worker()
-    beat = project.beat()
-    beat.wait_for("Acquired lock")
-    for name, member in (("full", "redbeat:full"), ("bare", "bare")):
-        definition = {
-            "name": name,
-            "task": TASK,
-            "schedule": {"__type__": "interval", "every": 3600},
-            "args": [name],
-        }
-        project.client.hset(f"redbeat:{name}", "definition", json.dumps(definition))
-        project.client.zadd("redbeat::schedule", {member: 0})
-    assert project.wait_for_runs("full", 1)[0]["args"] == ["full"]
-    assert project.wait_for_runs("bare", 1)[0]["args"] == ["bare"]
-    wait_until(
-        lambda: (project.client.zscore("redbeat::schedule", "redbeat:bare") or 0) > time.time(),
-        message="the next run of the entry that was named without the prefix",
-    )
-    assert project.client.zscore("redbeat::schedule", "bare") is None
-    # An interval counts from last_run_at: 45 minutes ago means that the next run is in 15 minutes.
-    finished = datetime.now(timezone.utc) - timedelta(minutes=45)
-    names = ("year", "month", "day", "hour", "minute")
-    moved = {"__type__": "datetime", **{name: getattr(finished, name) for name in names}}
-    project.client.hset("redbeat:full", "meta", json.dumps({"last_run_at": moved}))
-    project.client.zadd("redbeat::schedule", {"redbeat:full": 0})
-    expected = finished.replace(second=0, microsecond=0) + timedelta(hours=1)
-
-    def rescored() -> bool:
-        return project.client.zscore("redbeat::schedule", "redbeat:full") == expected.timestamp()
-
-    wait_until(rescored, message="the new score")
-    assert len(project.ran("full")) == 1
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,32 +110,6 @@ def test_a_run_that_fails_after_its_message_is_out_is_sent(
     assert caplog.text.count("was sent, and then failed: after the fact") == 2
 
 
-@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_a_run_that_fails_before_a_message_can_leave_is_tried_again(
-    world: World, delivery: str
-) -> None:
-    world.app.conf.redbeat_delivery = delivery
-    key = world.put("a", options={"serializer": "no such"})
-    score = world.client.zscore(SCHEDULE, key)
-    beat = Scheduler(world.app)
-    world.beats.append(beat)
-
-    for _ in range(2):
-        beat.tick()
-
-    state = world.state(key)
-    assert state.failing is not None
-    assert state.failing.due == pytest.approx(score, abs=1e-5)
-    assert not world.client.hexists(key, "meta")
-    definition = json.loads(world.client.hget(key, "definition"))
-    world.client.hset(key, "definition", json.dumps({**definition, "options": {}}))
-    world.client.zadd(SCHEDULE, {key: world.now - 1})
-    for _ in range(2):
-        beat.tick()
-    assert world.state(key).failing is None
-    assert world.client.hexists(key, "meta")
-
-
 def test_few_published_runs_are_unrecorded(world: World) -> None:
     """A beat that is killed leaves at most two turns of held runs."""
     with redis.Redis.from_url(world.app.conf.broker_url) as broker:
@@ -177,39 +150,3 @@ def test_own_code_that_takes_part_in_sending_is_named_once(
     assert held == [True, True]
     assert [world.client.hexists(key, "meta") for key in keys] == [1, 1]
     assert caplog.text.count("at least once: Acting.apply_async takes part") == 1
-
-
-def test_a_hash_that_is_missing_a_second_time_is_awaited_again(world: World) -> None:
-    """A program may replace an entry by deleting and writing its hash, also later again."""
-    key, later = world.put("a"), [0.0]
-
-    class Later(Store):
-        """A store whose Redis is ``later`` seconds ahead."""
-
-        def begin_turn(self, request: Request) -> Any:
-            read = super().begin_turn(request)
-
-            def reply() -> Any:
-                found = read()
-                return found._replace(now=found.now + later[0])
-
-            return reply
-
-    beat = type("OnLater", (Scheduler,), {"make_store": Later})(world.app)
-    world.beats.append(beat)
-    texts = world.client.hgetall(key)
-    world.client.delete(key)
-    for _ in range(2):
-        beat.tick()
-    assert world.client.zscore(SCHEDULE, key) > world.now
-    world.client.hset(key, mapping=texts)
-    world.client.zadd(SCHEDULE, {key: world.now - 1})
-    beat.tick()
-    assert world.client.hexists(key, "meta")
-
-    later[0] = 60.0
-    world.client.delete(key)
-    world.client.zadd(SCHEDULE, {key: world.now - 1})
-    beat.tick()
-
-    assert world.client.zscore(SCHEDULE, key) > world.now

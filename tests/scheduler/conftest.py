@@ -298,11 +298,6 @@ class World:
             self.client.zadd(inbox, {key: 1})
         scheduler.tick()
 
-    def expire_run(self, name: str) -> None:
-        """Change the current run of an entry as if the time in which it should end was over."""
-        task_id, *_ = self.field(name, "beat_state")["running"]
-        put_state(self.client, f"{PREFIX}{name}", running=[task_id, self.now() - 1])
-
     def end_hold(self, name: str) -> None:
         """Change the hold of an entry's run as if its time was over, and make the entry due."""
         assert self.is_held(name), f"no beat holds a run of {name}"
@@ -331,12 +326,6 @@ class World:
         inbox, state = self.client.hmget(f"{PREFIX}{name}", "inbox", "beat_state")
         said = [line for line in json.loads(inbox or "[]") if line[0] != "end"]
         return len([*said, *json.loads(state or "{}").get("waiting", ())])
-
-    def put_in_quarantine(self, name: str) -> None:
-        """Store an entry as one that beats do not send."""
-        key = f"{PREFIX}{name}"
-        self.client.hset(QUARANTINE, key, "{}")
-        put_state(self.client, key, quarantine=[self.now(), "a reason"])
 
     def quarantine(self) -> dict[str, Json]:
         """Return the quarantined entries: the stored details, keyed by entry key."""

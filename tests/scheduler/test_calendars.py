@@ -173,17 +173,6 @@ def test_entries_that_lost_their_calendar_are_not_counted(world: World, schedule
     assert schedule.save_calendar(Calendar("x", days=["2001-01-01"])) == 1
 
 
-def test_a_calendar_in_use_is_not_deleted(world: World, schedule: Schedule) -> None:
-    schedule.save_calendar(Calendar("x"))
-    entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app, exclude="x").save()
-    with pytest.raises(InvalidEntryError, match="is the calendar of 'a'"):
-        schedule.delete_calendar("x")
-    entry.delete()
-    assert schedule.delete_calendar("x")
-    assert not schedule.delete_calendar("x")
-    assert schedule.calendars == {}
-
-
 def test_a_calendar_that_changes_during_a_save_makes_the_entry_due_for_a_second_look(
     world: World, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

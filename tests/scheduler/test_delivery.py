@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from kombu.exceptions import OperationalError
 
 from redbeat import Schedule
 from redbeat.beat.trouble import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.storage.scripts import Script
 from tests.deployments import PREFIX
 
 from .clients import Wire
@@ -457,3 +460,17 @@ def test_a_stopping_beat_gives_back_holds_whose_reply_was_lost(
     heir = world.scheduler()
     heir.tick()
     assert heir.names == ["a"]
+
+
+def test_a_script_that_redis_forgot_is_sent_again(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        script = Script("one", "return ARGV[1]", "0" * 40)
+        assert script.begin(client, [], ["hello"])() == b"hello"
+        assert client.ping()
+
+
+def test_nothing_runs_in_another_thread(world: World) -> None:
+    world.put_many(60)
+    before = threading.active_count()
+    world.scheduler().tick()
+    assert threading.active_count() == before

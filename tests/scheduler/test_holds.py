@@ -207,28 +207,6 @@ class TestPerhapsSent:
         assert [sent.scheduled_at for sent in heir.sent] == [first]
         assert world.run_count("a") == 1
 
-    def test_a_save_keeps_the_id_of_a_run_that_was_put_back(self, world: World) -> None:
-        """The broker did not confirm the message, so the run may have been sent."""
-
-        def lost(_task: str) -> None:
-            raise ConnectionError("the reply is lost")
-
-        key = world.put("a", interval_json(60), world.ago(130))
-        world.client.hset(key, "policy", json.dumps({"max_runs": 1}))
-        scheduler = world.scheduler()
-        scheduler.before_send = lost
-        scheduler.tick()
-        decided_before(world)
-        entry = RedBeatSchedulerEntry.from_key(key, world.app)
-        entry.args = [1]
-        entry.save()
-        heir = world.scheduler()
-        world.client.delete(f"{PREFIX}:lock")
-        heir.tick()
-        heir.tick()
-        (sent,) = heir.sent
-        assert sent.scheduled_at < world.ago(60)
-
 
 class TestEdits:
     def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:

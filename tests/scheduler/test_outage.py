@@ -52,28 +52,6 @@ def lines(log: pytest.LogCaptureFixture, words: str) -> int:
     return sum(words in record.getMessage() for record in log.records)
 
 
-def test_killed_and_restarted(
-    server: RedisServer, restartable: World, log: pytest.LogCaptureFixture
-) -> None:
-    ran = restartable.ago(30)
-    restartable.put("a", interval_json(60), ran, score=ran.timestamp() + 60)
-    scheduler = restartable.scheduler()
-    scheduler.tick()
-    server.kill()
-    waits = tick_until_gone(scheduler)
-    assert all(0 < wait <= 2 for wait in waits)
-    assert waits == sorted(waits)
-    assert lines(log, "Redis is not available") == 1
-    server.restart()
-    restartable.put_meta("a", restartable.ago(90))
-    restartable.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
-    scheduler.tick()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    assert restartable.run_count("a") == 1
-    assert lines(log, "Redis is back") == 1
-
-
 def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartable: World) -> None:
     restartable.put("a", interval_json(60), restartable.ago(90), score=1)
     restartable.put("b", interval_json(60), restartable.ago(90), score=2)

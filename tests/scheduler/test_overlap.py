@@ -255,20 +255,6 @@ def test_the_end_wakes_the_beat_up(world: World) -> None:
     assert message["data"].encode() == DUE
 
 
-def test_without_a_waiting_run_the_end_wakes_no_beat(world: World) -> None:
-    scheduler = begin(world, "buffer_one")
-    score = world.score("a")
-    with world.client.pubsub() as channel:
-        channel.subscribe(f"{PREFIX}:wakeup")
-        wait_until(lambda: channel.get_message(timeout=1), message="the subscription")
-        end(scheduler)
-        world.client.publish(f"{PREFIX}:wakeup", "the test")
-        message = channel.get_message(timeout=5)
-    assert message is not None
-    assert message["data"] == "the test"
-    assert world.score("a") == score
-
-
 def test_only_the_latest_run_waits(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     scheduler.tick()

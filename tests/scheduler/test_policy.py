@@ -7,14 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import (
     SCHEDULE,
-    Json,
-    RecordingScheduler,
     World,
     interval_json,
 )
@@ -32,25 +29,6 @@ def load(world: World, name: str) -> RedBeatSchedulerEntry:
     return RedBeatSchedulerEntry.from_key(f"{PREFIX}{name}", app=world.app)
 
 
-def test_the_policy_is_stored_outside_of_what_redbeat_2_reads(world: World) -> None:
-    start = datetime(2030, 1, 1, tzinfo=UTC)
-    entry = RedBeatSchedulerEntry(
-        "a", "t", crontab(hour=9), app=world.app, timezone="Europe/Paris", start_time=start
-    )
-    entry.jitter = 30
-    entry.save()
-    assert set(world.field("a", "definition")) == {
-        *("name", "task", "args", "kwargs", "options", "schedule", "enabled")
-    }
-    found = load(world, "a")
-    assert (found.timezone, found.start_time, found.jitter) == ("Europe/Paris", start, 30.0)
-    assert found.policy == entry.policy
-    found.jitter = 0.0
-    found.start_time = None
-    found.save()
-    assert world.field("a", "policy") == {"timezone": "Europe/Paris"}
-
-
 @pytest.mark.parametrize("most", [0, -1])
 def test_a_limit_of_null_by_another_program_means_no_limit(world: World, most: int) -> None:
     put(world, "a", 90, max_runs=most)
@@ -61,52 +39,6 @@ def test_a_limit_of_null_by_another_program_means_no_limit(world: World, most: i
     assert sorted(scheduler.names) == ["a", "b"]
     assert load(world, "a").max_runs is None
     assert load(world, "b").runs_left is None
-
-
-Base: Any = RedBeatSchedulerEntry
-
-
-class Limited(Base):
-    """A user-defined entry class that uses the names of policy fields for other purposes."""
-
-    jitter = "class attribute"
-
-    def __init__(self, *args: Any, max_runs: int = -1, overlap: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.max_runs = max_runs
-        self.overlap = overlap
-
-    @property
-    def delivery(self) -> Any:
-        """A property of the program, unrelated to the policy field ``delivery``."""
-        return self.overlap
-
-    def definition(self) -> Json:
-        """Return the definition with the arguments of this class."""
-        return {**super().definition(), "max_runs": self.max_runs, "overlap": self.overlap}
-
-
-class LimitedScheduler(RecordingScheduler):
-    """A beat whose entry class is :class:`Limited`."""
-
-    Entry = Limited
-
-
-@pytest.mark.parametrize(("most", "overlap"), [(-1, None), (0, "much"), (1, {"a": 1})])
-def test_a_subclass_may_use_the_names_of_the_policy(world: World, most: int, overlap: Any) -> None:
-    ran = world.ago(90)
-    fields = {"max_runs": most, "overlap": overlap, "last_run_at": ran, "total_run_count": 5}
-    entry = Limited("a", "t", 60, app=world.app, on_finish="delete", **fields)
-    entry.save()
-    assert world.field("a", "definition")["max_runs"] == most
-    assert world.field("a", "policy") == {"on_finish": "delete"}
-    scheduler = world.scheduler_of(LimitedScheduler)
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-    found = Limited.from_key(f"{PREFIX}a", app=world.app)
-    assert (found.max_runs, found.overlap, found.delivery) == (most, overlap, overlap)
-    assert found.jitter == "class attribute"
-    assert found.policy.on_finish == "delete"
 
 
 def test_a_subclass_that_passes_its_argument_on_sets_the_policy(world: World) -> None:

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
 
 from redbeat.management.schedule import Schedule
+from redbeat.management.status import status_of
 from redbeat.storage.keys import Keys
+from redbeat.storage.reading import PROBLEM
 from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.store import Store
 from redbeat.storage.words import LEADS, STANDBY
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
-from .conftest import BEATS, LOCK, STATS, RecordingScheduler, World
+from .conftest import BEATS, LOCK, SCHEDULE, STATS, Clock, RecordingScheduler, World
 
 KEYS = Keys(PREFIX)
 
@@ -165,3 +169,48 @@ def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World
     leader.tick()
     assert leader.names == ["a"]
     world.client.delete(BEATS)
+
+
+# -- beats without a lock --------------------------------------------------------------------------
+
+
+def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:
+    """A beat also takes the share of another beat if that beat does not look first."""
+    world.app.conf.redbeat_lock_key = None
+    beats = [world.scheduler(clock=Clock()) for _ in range(2)]
+    for beat in beats:
+        beat.tick()
+    world.put_many(400)
+    beats[0].tick()
+    assert len(beats[0].sent) == 400
+
+
+def test_a_beat_that_starts_removes_the_problem_of_one_that_died(app: Celery, world: World) -> None:
+    app.conf.redbeat_lock_key = None
+    world.scheduler().tick()
+    world.client.hset(f".{PREFIX}:stats", PROBLEM, "the broker is not available")
+    assert status_of(app).problem
+    world.scheduler().tick()
+    assert status_of(app).problem == ""
+
+
+def test_a_beat_stores_a_problem_again_that_another_beat_removed(
+    app: Celery, world: World, clock: Clock
+) -> None:
+    """The beat does so every 30 seconds."""
+    app.conf.redbeat_lock_key = None
+    world.put("a")
+    # A beat tries its next run, not the connection, if that run is due within ten seconds.
+    world.put("soon", last_run_at=world.ago(55), score=world.now() + 5)
+    scheduler = world.scheduler(clock=clock)
+
+    def refuse(_task: str) -> None:
+        raise OperationalError("gone")
+
+    scheduler.before_send = refuse
+    scheduler.tick()
+    world.client.hdel(f".{PREFIX}:stats", PROBLEM)
+    clock.advance(31)
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
+    scheduler.tick()
+    assert "gone" in status_of(app).problem

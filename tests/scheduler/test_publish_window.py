@@ -158,28 +158,6 @@ class TestOneIsRefused:
         world.client.zrem(SCHEDULE, f"{PREFIX}a")
         assert broker.messages("good")[0] == broker.messages("refusing")[0]
 
-    def test_an_error_after_a_message_affects_no_other_message(
-        self, world: World, broker: Broker
-    ) -> None:
-        """Setup: a user-defined scheduler raises an error after a message was written.
-
-        Invariant: this message is sent. The following messages get their own results.
-        """
-
-        def hook(name: str) -> None:
-            if name == "b":
-                raise ValueError("after the fact")
-
-        broker.client.set("crooked", "no list")
-        for score, name in enumerate("abcd"):
-            options = {"queue": "crooked"} if name == "c" else {}
-            world.put(name, None, world.ago(90), score=score + 1, options=options)
-        scheduler = world.scheduler_of(Hooked)
-        scheduler.hook = hook
-        scheduler.tick()
-        assert [world.run_count(name) for name in "abcd"] == [1, 1, 0, 1]
-        assert [name for name, _ in broker.messages()] == ["a", "b", "d"]
-
 
 class TestTheBrokerBreaks:
     def test_a_lost_reply_loses_no_message(self, world: World, broker: Broker) -> None:
