@@ -9,7 +9,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.load import Rules
-from redbeat.errors import DecodeError, NotAllowedError
+from redbeat.errors import DecodeError
 from redbeat.storage.rows import Row
 
 REST = '"task": "t", "args": [1], "schedule": {"__type__": "interval", "every": 60}'
@@ -94,12 +94,6 @@ def test_a_rule_is_the_same_without_an_entry_object(app: Celery, rest: str) -> N
 def test_a_field_that_no_entry_has_is_refused(rules: Rules) -> None:
     with pytest.raises(DecodeError, match="evry"):
         rules.rule_of(row_of("a", f'{REST}, "evry": 5'))
-
-
-def test_the_allowlist_holds_without_an_entry_object(app: Celery) -> None:
-    app.conf.redbeat_task_allowlist = ["other"]
-    with pytest.raises(NotAllowedError):
-        Rules(app, RedBeatSchedulerEntry).rule_of(row_of("a"))
 
 
 @pytest.mark.parametrize("name", ["", "\udc80"])

@@ -107,22 +107,3 @@ def entries(app: Celery, counting: CountingRedis) -> list[RedBeatSchedulerEntry]
     entries[-1].save()
     entries[-1].delete()
     return entries
-
-
-def test_a_save(app: Celery, entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
-    same = RedBeatSchedulerEntry("e0", entries[0].task, entries[0].schedule, app=app)
-    changed = RedBeatSchedulerEntry("e0", "t", 30.0, args=[1], app=app)
-
-    # In an empty schedule, one more command asks whether the schedule was lost.
-    assert_cost(meter.cost(entries[0].save), trips=1, commands=10)
-    assert_cost(meter.cost(entries[0].save), trips=1, commands=9)
-    # A save that differs from what is stored is told so, and repeated.
-    assert_cost(meter.cost(same.save), trips=2, commands=15)
-    assert_cost(meter.cost(changed.save), trips=2, commands=15)
-
-
-def test_a_delete(entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
-    entries[0].save()
-
-    # Most of the commands remove the entry from side keys.
-    assert_cost(meter.cost(entries[0].delete), trips=1, commands=13)

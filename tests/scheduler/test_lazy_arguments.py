@@ -110,13 +110,6 @@ def test_a_function_in_place_of_all_arguments_is_refused(
     assert not world.client.exists(KEY)
 
 
-def test_arguments_that_refer_to_themselves_are_refused(world: World) -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    with pytest.raises(InvalidEntryError, match="refers to itself"):
-        RedBeatSchedulerEntry("a", "tasks.a", 60, args=endless, app=world.app).save()
-
-
 @pytest.mark.parametrize("configured", [None, {"args": ["plain"]}, {"args": []}])
 def test_a_beat_without_that_configuration_sends_nothing(
     world: World, log: pytest.LogCaptureFixture, configured: Any

@@ -96,18 +96,6 @@ class TestOwnTick:
         scheduler.tick()
         assert [message.kwargs for message in scheduler.sent] == [{"tenant": 7}]
 
-    def test_maybe_due_is_called_once(self, world: World) -> None:
-        calls: list[str] = []
-
-        class Own(OwnTick):
-            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
-                calls.append(entry.name)
-                return super().maybe_due(entry, **kwargs)
-
-        world.put("a", interval_json(60), world.ago(90))
-        world.scheduler_of(Own).tick()
-        assert calls == ["a"]
-
     def test_an_edit_before_the_run_is_obeyed(self, world: World, app: Celery) -> None:
         class Own(OwnTick):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:

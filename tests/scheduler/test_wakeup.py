@@ -91,24 +91,6 @@ class TestSaving:
         entry_due_in(world, "a", seconds).save()
         assert subscriber.received() == received
 
-    def test_saving_a_disabled_entry_publishes_nothing(
-        self, world: World, subscriber: Subscriber
-    ) -> None:
-        entry = entry_due_in(world, "a", -1)
-        entry.enabled = False
-        entry.save()
-        score = world.score("a")
-        assert score is not None
-        assert score < 0
-        assert subscriber.received() == []
-
-    def test_edited_to_be_due(self, world: World, subscriber: Subscriber) -> None:
-        entry = entry_due_in(world, "a", 3000).save()
-        assert subscriber.received() == []
-        entry.last_run_at = world.ago(4000)
-        entry.save()
-        assert subscriber.received() == ["due"]
-
 
 class TestReleasing:
     def test_a_leader_that_closes_announces_the_free_lock_once(
@@ -176,16 +158,6 @@ class TestForbiddenToPublish:
         assert score is not None
         assert 0 <= score <= bound.now()
         assert bound.field("a", "definition")["name"] == "a"
-
-    def test_a_release_succeeds_without_the_right_to_publish(self, bound: World) -> None:
-        leader = bound.scheduler()
-        entry_due_in(bound, "a", -1).save()
-        leader.tick()
-        assert leader.names == ["a"]
-        assert bound.client.exists(LOCK_KEY) == 1
-        assert leader.lock is not None
-        assert leader.lock.release()
-        assert bound.client.exists(LOCK_KEY) == 0
 
 
 # -- listening --------------------------------------------------------------------------------
