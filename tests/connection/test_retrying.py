@@ -83,15 +83,6 @@ def test_command_survives_an_outage(server: RedisServer, caplog: pytest.LogCaptu
     assert "confidential" not in caplog.text
 
 
-def test_raw_command_is_named_in_the_log(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = retrying(server.url, Outage(server))
-    server.kill()
-    assert client.execute_command("ECHO", "x") == "x"
-    assert "ECHO failed at attempt 1" in caplog.text
-
-
 def test_commands_of_one_round_trip_survive_an_outage(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,12 +150,6 @@ def test_pipeline_that_watches_is_not_repeated(server: RedisServer) -> None:
     server.kill()
     with pytest.raises((redis.WatchError, redis.ConnectionError)):
         pipe.execute()
-
-
-def test_server_that_starts_late(server: RedisServer) -> None:
-    server.kill()
-    client = retrying(server.url, Outage(server, naps=2), period=-1)
-    assert client.ping()
 
 
 class EnoughError(Exception):
@@ -243,15 +228,6 @@ def test_a_wrong_command_is_not_retried(redis_url: str) -> None:
 )
 def test_which_errors_are_retried(error: Exception, expected: bool) -> None:
     assert is_retriable(error) is expected
-
-
-def test_other_attributes_are_those_of_the_wrapped_client(redis_url: str) -> None:
-    client = retrying(redis_url, never)
-    wrapped = client.wrapped_connection
-    assert client.connection_pool is wrapped.connection_pool
-    assert client.pipeline().transaction is True
-    with pytest.raises(AttributeError):
-        _ = client.no_such_command
 
 
 def test_a_fake_can_be_wrapped() -> None:

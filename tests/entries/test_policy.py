@@ -7,6 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import pytz
 
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.errors import InvalidEntryError
@@ -26,6 +27,7 @@ def test_an_empty_policy_has_the_defaults() -> None:
     [
         ("timezone", "Europe/Paris", "Europe/Paris"),
         ("timezone", ZoneInfo("Europe/Paris"), "Europe/Paris"),
+        ("timezone", pytz.timezone("Asia/Tokyo"), "Asia/Tokyo"),
         ("timezone", UTC, "UTC"),
         ("start_time", NOON, NOON),
         ("start_time", NOON.replace(tzinfo=None), NOON),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 
 import pytest
@@ -12,19 +11,10 @@ from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.entries import edits
 from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Quarantine
-from redbeat.storage.words import TRIGGER
 from tests.deployments import PREFIX
 from tests.entries.worlds import KEYS, World, hold_at, near, nothing, span_of
 
 pytestmark = pytest.mark.standalone
-
-
-def test_a_run_is_requested(world: World) -> None:
-    entry = world.saved()
-    task_id = edits.request_run(world.store, entry)
-    ((kind, run_id, _),) = json.loads(world.stored()["inbox"])
-    assert kind == TRIGGER
-    assert task_id == entry.task_id_of(run_id)
 
 
 def test_hundreds_of_runs_may_wait_for_an_earlier_one(world: World) -> None:

@@ -69,14 +69,6 @@ def test_pages_are_in_due_order_and_parked_entries_come_last(redis_client: Any, 
     assert pages(redis_client, limit) == expected
 
 
-def test_a_page_begins_after_an_entry_that_is_gone(redis_client: Any) -> None:
-    for name in ("a", "b", "c"):
-        put(redis_client, name, 5)
-    redis_client.zrem(SCHEDULE, f"{PREFIX}b")
-    page = reader(redis_client).page(("5", f"{PREFIX}b"), 10)
-    assert [row.key for row in page.rows] == [f"{PREFIX}c"]
-
-
 def test_a_row_has_what_the_tools_show(redis_client: Any) -> None:
     put(redis_client, "a", history='["1 +1",\n"2 +1"]', policy='{"jitter": 2}')
     redis_client.sadd(f"{PREFIX}:statics", "a")

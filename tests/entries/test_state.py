@@ -177,12 +177,6 @@ def test_what_is_void_does_not_come_back_with_the_next_change() -> None:
     assert again.marks.hold == "hold"  # by which its owner still finds the run
 
 
-def test_a_short_state_is_void_under_another_meta_too() -> None:
-    text = State(Marks("a", "", "a"), "i", OF, 5.0).text()
-    assert State.read(text, META).at == 5.0
-    assert State.read(text, None) == State(Marks("a", "", "a"), "i")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -211,19 +205,6 @@ def test_an_unreadable_state_is_a_fresh_one_with_a_problem(text: str) -> None:
     assert bool(state.problem) == bool(text)
     state.problem = ""
     assert state == State(meta=OF)
-
-
-def test_no_state_is_a_fresh_one() -> None:
-    assert State.read(None, None) == State()
-    assert State.read(None, META) == State(meta=OF)
-
-
-def test_a_copy_is_equal_and_another() -> None:
-    state = full()
-    copy = state.copy()
-    assert copy == state
-    copy.hold = None
-    assert state.hold is not None
 
 
 def test_signing() -> None:
@@ -262,10 +243,6 @@ def test_inbox() -> None:
 def dated(line: str, at: float) -> str:
     """Return a line to which Redis has added the time."""
     return f"{line[:-1]},{at!r}]"
-
-
-def test_lines_begin_with_the_kind_that_inbox_lua_looks_for() -> None:
-    assert end_line("id", "").startswith('["end"')
 
 
 def test_the_error_of_a_run_is_cut() -> None:

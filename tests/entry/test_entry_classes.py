@@ -83,16 +83,6 @@ def test_a_schedule_that_the_class_leaves_in_json_is_decoded(app: Celery, put_ra
         Undecoded.from_key(put_raw(wrong), app=app)
 
 
-def test_decode_meta_has_effect(app: Celery, put_raw: PutRaw) -> None:
-    key = put_raw(RAW, {**META, "result": "fine"})
-    loaded = Owned.from_key(key, app=app)
-    assert (loaded.last_run_at, loaded.total_run_count) == (NOON, 5)
-    assert vars(loaded)["result"] == "fine"
-    assert loaded.owner == "nobody"
-    never = Owned.from_key(put_raw({**RAW, "name": "b"}), app=app)
-    assert (never.last_run_at, vars(never)["result"]) == (None, "none")
-
-
 def test_an_edit_keeps_what_another_process_recorded(
     app: Celery, redis_client: redis.Redis, put_raw: PutRaw
 ) -> None:

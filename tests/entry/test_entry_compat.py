@@ -424,16 +424,6 @@ class OwnedEntry(Entry):
         return {**super().definition(), "owner": self.owner}
 
 
-def test_a_subclass_stores_its_additional_argument(app: Celery, stored: Stored) -> None:
-    OwnedEntry("a", "t.a", 60, owner="me", app=app).save()
-    assert json.loads(stored("a")["definition"])["owner"] == "me"
-    found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
-    assert (type(found), found.owner, found.args) == (OwnedEntry, "me", None)
-    found.owner = "you"
-    found.save()
-    assert OwnedEntry.from_key(f"{PREFIX}a", app=app).owner == "you"
-
-
 def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRaw) -> None:
     interval = {"__type__": "interval", "every": 60}
     key = put_raw({"name": "a", "task": "t.a", "schedule": interval, "owner": "raw"})

@@ -57,13 +57,6 @@ class TestSaved:
         assert "policy" not in stored("a")
         assert load(app).delivery is None
 
-    def test_the_delivery_survives_a_run_and_a_reschedule(self, app: Celery) -> None:
-        made(app, delivery="at_most_once").save()
-        after = load(app).next()
-        assert after.delivery == "at_most_once"
-        after.reschedule()
-        assert load(app).delivery == "at_most_once"
-
     def test_the_delivery_is_stored_with_the_zones_of_a_rule(
         self, app: Celery, stored: Stored
     ) -> None:

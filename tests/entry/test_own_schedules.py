@@ -11,16 +11,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.decide import Plan, decide
 from redbeat.schedules import rrule
-from tests.deployments import PREFIX
 
-from .conftest import ScoreOf, Stored
+from .conftest import Stored
 
 UTC = timezone.utc
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -211,59 +209,6 @@ class TestUpcoming:
 
         [instant] = entry(app, Tide(app=app)).upcoming(5)
         assert abs(instant - datetime.now(UTC) - timedelta(seconds=60)) < timedelta(seconds=5)
-
-
-class ZonedCron(crontab):
-    """A user-defined crontab with a time zone."""
-
-    def __init__(self, *args: Any, zone: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.zone = zone
-
-    @property
-    def tz(self) -> Any:
-        """The time zone of the crontab."""
-        return ZoneInfo(self.zone)
-
-
-class HeaderEntry(Entry):
-    """An entry that reads the time zone of its crontab from the message headers."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        zone = (self.options.get("headers") or {}).get("zone")
-        if zone and isinstance(self.schedule, crontab):
-            fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-            written = (getattr(self.schedule, f"_orig_{field}") for field in fields)
-            self.schedule = ZonedCron(*written, zone=zone, app=self.app)
-
-
-def test_an_entry_class_that_creates_its_schedule(
-    app: Celery, redis_client: redis.Redis, stored: Stored, score_of: ScoreOf
-) -> None:
-    headers = {"headers": {"zone": "Asia/Tokyo"}}
-    made = HeaderEntry("tokyo", "proj.note", crontab(0, 9), options=headers, app=app).save()
-    definition = json.loads(stored("tokyo")["definition"])
-    assert definition["schedule"] == {
-        "__type__": "crontab",
-        "minute": 0,
-        "hour": 9,
-        "day_of_week": "*",
-        "day_of_month": "*",
-        "month_of_year": "*",
-    }
-    loaded = HeaderEntry.from_key(f"{PREFIX}tokyo", app=app)
-    plain = Entry.from_key(f"{PREFIX}tokyo", app=app)
-    for one in (made, loaded):
-        due_at = one.due_at
-        assert due_at is not None
-        # Celery's calculation may be some microseconds early.
-        whole = due_at + timedelta(seconds=1)
-        assert (whole.hour, whole.astimezone(TOKYO).hour) == (0, 9)
-        assert score_of("tokyo") == pytest.approx(due_at.timestamp(), abs=2)
-    assert plain.due_at is not None
-    assert plain.due_at.hour == 9
-    assert redis_client.zcard(f"{PREFIX}:schedule") == 1
 
 
 class TestZoneOfAnEntry:

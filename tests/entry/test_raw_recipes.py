@@ -104,13 +104,6 @@ def test_a_schedule_written_by_hand(
     assert Entry.from_key(found.key, app=app).schedule == meant
 
 
-def test_a_rule_without_a_start_is_the_same_rule_at_every_reading(
-    app: Celery, put_raw: PutRaw
-) -> None:
-    key = put_raw(minimal(schedule={"__type__": "rrule", "freq": "DAILY"}))
-    assert Entry.from_key(key, app=app).schedule == Entry.from_key(key, app=app).schedule
-
-
 RAN_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 DATE = {"__type__": "datetime", "year": 2026, "month": 1, "day": 2, "hour": 3, "minute": 4}
 METAS: list[tuple[dict[str, Any], datetime | None, int]] = [
@@ -172,28 +165,6 @@ def test_a_member_may_be_the_key_or_the_name(
         scheduler.tick()
         assert scheduler.names == ["a"]
     assert redis_client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}a"]
-
-
-def test_a_saved_entry_of_an_external_writer_keeps_its_json_readable(
-    app: Celery, put_raw: PutRaw, stored: Stored
-) -> None:
-    Entry.from_key(put_raw(minimal(schedule={"__type__": "crontab", "hour": 4})), app=app).save()
-    assert json.loads(stored("a")["definition"]) == {
-        "name": "a",
-        "task": "t.a",
-        "args": None,
-        "kwargs": {},
-        "options": {},
-        "schedule": {
-            "__type__": "crontab",
-            "minute": "*",
-            "hour": 4,
-            "day_of_week": "*",
-            "day_of_month": "*",
-            "month_of_year": "*",
-        },
-        "enabled": True,
-    }
 
 
 def test_a_number_as_the_name_and_as_enabled(app: Celery, put_raw: PutRaw) -> None:
@@ -283,15 +254,6 @@ def test_the_error_names_the_invalid_field_of_a_history(
     with pytest.raises(DecodeError) as caught:
         Entry.from_key(key, app=app)
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize("runtime", ["", "{", "[]", "null", '{"scheduled_at": 1}', '{"a": "b"}'])
-def test_an_unreadable_runtime_is_ignored(
-    app: Celery, redis_client: redis.Redis, put_raw: PutRaw, runtime: str
-) -> None:
-    key = put_raw(minimal(), {"last_run_at": DATE})
-    redis_client.hset(key, "runtime", runtime)
-    assert Entry.from_key(key, app=app).anchor == RAN_AT
 
 
 @pytest.mark.parametrize("policy", ["{", "[]", '{"dtstart_zone": "Moon/Crater"}'])

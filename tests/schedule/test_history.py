@@ -9,7 +9,7 @@ import pytest
 from celery.states import FAILURE, SUCCESS
 
 import redbeat.worker
-from redbeat.entries.history import Occurrence, read_history, run_line, with_ids
+from redbeat.entries.history import Occurrence, read_history, run_line
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
@@ -182,59 +182,13 @@ def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
 @pytest.mark.parametrize("task_id", ["my id", "two\nlines", ""])
 def test_ids_of_the_users_own(task_id: str) -> None:
     lines = run_line(1.5, 2.25, "sent", task_id), run_line(1, 1, "sent", "x")
-    first, second = read_history(lines, own_id)
+    first, second = read_history(lines)
     assert first.task_id == (task_id.replace("\n", "") or None)
     assert second == Occurrence(at(1), at(1), "x", "sent")
 
 
 def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def written(scheduled: float, dispatched: float, outcome: str, run_id: str) -> str:
-    """Return the stored history line of a run. It omits a task id that can be computed."""
-    is_computable = outcome == "sent" and run_id == own_id(at(scheduled))
-    return (
-        run_line(scheduled, dispatched)
-        if is_computable
-        else run_line(scheduled, dispatched, outcome, run_id)
-    )
-
-
-def own_id(scheduled_at: datetime) -> str:
-    return f"own-{scheduled_at.timestamp():.6f}"
-
-
-RUNS = [
-    (1_795_289_048.767656, 1_795_289_048.768999, "sent", "own-1795289048.767656"),
-    (1_795_289_048.0, 1_795_289_048.0, "sent", "own-1795289048.000000"),
-    (1_795_289_100.0, 1_795_289_099.9, "sent", "own-1795289100.000000"),
-    (1_795_289_048.5, 1_795_289_948.000001, "sent", "another id"),
-    (1_795_289_048.5, 1_795_289_049.5, "sent", ""),
-    (1_795_289_048.5, 1_795_289_049.5, "missed:4", ""),
-    (1_795_289_048.5, 1_795_289_049.5, "failed:KeyError", ""),
-    (1_795_289_048.5, 1_795_289_049.5, "triggered", "an id"),
-]
-
-
-def test_a_line_is_read_as_written() -> None:
-    lines = [written(*run) for run in RUNS]
-    found = read_history(lines, own_id)
-    assert found == [
-        Occurrence(at(one), at(two), run_id or None, what) for one, two, what, run_id in RUNS
-    ]
-
-
-def test_computed_ids_can_be_filled_in() -> None:
-    coalesced = run_line(1_795_289_100.0, 1_795_289_100.5, missed=2)
-    lines = [*(written(*run) for run in RUNS), coalesced, "no line"]
-    filled_in = with_ids(lines, own_id)
-    found = read_history(filled_in)
-    assert [run.task_id or "" for run in found][:8] == [run[3] for run in RUNS]
-    assert (found[8].outcome, found[8].task_id) == ("sent", "own-1795289100.000000")
-    assert [run.missed for run in found] == [0] * 8 + [2]
-    assert "".join(filled_in).count("own-") == 4
-    assert with_ids(filled_in, str) == filled_in
 
 
 def test_ten_runs_cost_little(make: Make, world: World) -> None:

@@ -12,7 +12,6 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 from celery.utils.time import remaining
 
-from redbeat.calendar.recurrence import Frequency, Recurrence
 from redbeat.entries.decide import has_start
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import MIN_EVERY, count_runs, latest_run, next_run
@@ -144,21 +143,6 @@ def test_the_latest_relative_run_is_the_last_of_all(seconds: float) -> None:
         after = START + timedelta(seconds=chance.random() * 300 * 86400)
         until = after + timedelta(seconds=seconds * chance.random() * 200)
         assert latest_run(kind, after, until, NEW_YORK) == brute_force(kind, after, until)
-
-
-@pytest.mark.parametrize("freq", ["SECONDLY", "HOURLY", "YEARLY"])
-def test_the_latest_run_after_years_takes_few_searches(
-    freq: Frequency, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search, searched = Recurrence.next_wall, []
-
-    def counting(rule: Recurrence, wall: datetime) -> datetime | None:
-        searched.append(wall)
-        return search(rule, wall)
-
-    monkeypatch.setattr(Recurrence, "next_wall", counting)
-    assert latest_run(rrule(freq, START), START, START + timedelta(days=3650)) is not None
-    assert 0 < len(searched) < 80
 
 
 def test_nothing_runs_in_an_empty_span() -> None:

@@ -25,7 +25,7 @@ from redbeat.entries.decide import Plan, decide, runs_from
 from redbeat.entries.policy import Policy
 from redbeat.errors import TooManyStepsError
 from redbeat.schedules import rrule
-from redbeat.schedules.next_run import SOLAR_LIMIT, latest_run, next_run
+from redbeat.schedules.next_run import SOLAR_LIMIT, next_run
 from redbeat.schedules.rule import rruleset
 from tests.samples import one_in
 
@@ -121,11 +121,6 @@ def test_a_decision_is_cheap(name: str) -> None:
     assert_cheap(lambda: decide(Plan(make(), NEW_YORK), OLD, OLD, NOW, NOW))
 
 
-def test_an_interval_of_0_is_refused() -> None:
-    with pytest.raises(ValueError, match="interval: 0"):
-        rrule("SECONDLY", OLD, 0)
-
-
 #: Rules that are searched for so long that no beat should compute them.
 HOSTILE: dict[str, Make] = {
     "count of rare runs": rule("WEEKLY", byweekday=[0, 1], bymonthday=1, bysetpos=1, count=10**5),
@@ -172,22 +167,6 @@ def test_a_list_of_runs_may_take_more_steps_for_each_run() -> None:
     )
 
 
-@pytest.mark.parametrize("day", ["30", "31", "30,31"])
-def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
-    """Recent versions of Celery reject a crontab that matches no date.
-
-    Other versions accept the crontab, but it is never due.
-    """
-    try:
-        never = crontab(0, 0, day_of_month=day, month_of_year="2")
-    except ValueError:
-        never = crontab(0, 0, day_of_month=1, month_of_year="2")
-        never.day_of_month = {int(number) for number in day.split(",")}
-    assert next_run(never, NOW, UTC) is None
-    assert not decide(Plan(never, UTC), OLD, OLD, NOW, NOW).due
-    assert calls(lambda: next_run(never, NOW, UTC)) < 1000
-
-
 POLICIES: dict[str, dict[str, Any]] = {
     "latest": {"jitter": 30},
     "too old": {"misfire_grace_time": 60},
@@ -212,13 +191,6 @@ def test_a_decision_with_a_jitter_that_is_longer_than_the_interval() -> None:
     assert_cheap(
         lambda: decide(Plan(schedule(0.1), UTC, policy_of_entry, "a"), last, last, NOW, NOW, 0)
     )
-
-
-@pytest.mark.parametrize("name", [EACH_MINUTE, "crontab: all of that day"])
-def test_the_last_of_many_runs_takes_few_calls(name: str) -> None:
-    kind = KINDS[name]()
-    assert latest_run(kind, OLD, NOW, NEW_YORK) is not None
-    assert calls(lambda: latest_run(kind, OLD, NOW, NEW_YORK)) < 5000
 
 
 def test_the_missed_runs_by_a_sun_that_rises_once_a_year() -> None:

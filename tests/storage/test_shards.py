@@ -447,13 +447,3 @@ def test_an_operation_on_an_entry_asks_one_shard(
         monkeypatch.setattr(part, "say", lambda key, _line, **_more: asked.append(key))
     store.say(entry_of(schedules[1].app, 1).key, '"x"', kind=words.TRIGGER)
     assert len(asked) == 1
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_name_that_is_not_utf_8_is_refused(
-    schedules: tuple[Schedule, Schedule], number: int
-) -> None:
-    schedule = schedules[number]
-    assert "\ud800" not in schedule
-    with pytest.raises(InvalidEntryError, match="name"):
-        RedBeatSchedulerEntry("\ud800", "t", interval(5), app=schedule.app).save()
