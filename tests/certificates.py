@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ("KEY_PASSWORD", "CertificateFiles", "write_certificates")
-
 KEY_PASSWORD = "key-secret"
 
 AUTHORITY = """\

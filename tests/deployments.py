@@ -22,19 +22,6 @@ import redis
 
 from tests.servers import RedisServer
 
-__all__ = (
-    "KINDS",
-    "PREFIX",
-    "SENDER",
-    "STANDALONE",
-    "USER",
-    "VARIABLE",
-    "Deployment",
-    "acl_rules",
-    "chosen_kind",
-    "single",
-)
-
 VARIABLE: Final = "REDBEAT_TOPOLOGY"
 STANDALONE: Final = "standalone"
 ACL_PAGE: Final = Path(__file__).parents[1] / "docs" / "deployment" / "acl.rst"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ("LoopbackServer",)
-
 SECONDS = 10.0
 #: On exit, the server waits until the event loop has had no task for this number of iterations.
 #: During these iterations, the transports close their sockets.

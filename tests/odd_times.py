@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-__all__ = ("OddDatetime", "OddTimedelta", "OddZone")
-
 
 class OddZone(ZoneInfo):
     """A zone of another library."""

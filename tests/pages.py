@@ -10,8 +10,6 @@ from typing import Any
 
 from redbeat.settings import SETTINGS
 
-__all__ = ("PAGES", "configurations")
-
 PAGES = Path(__file__).parents[1] / "docs" / "deployment"
 BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
 

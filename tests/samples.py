@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ("examples", "long", "one_in", "rows_in")
-
 
 def long(*values: object) -> Any:
     """Return one set of parameters that only the long run uses."""

@@ -9,8 +9,6 @@ from contextlib import suppress
 from tests.certificates import CertificateFiles
 from tests.loopback import LoopbackServer
 
-__all__ = ("TLSServer",)
-
 
 class TLSServer(LoopbackServer):
     """A context manager that decrypts connections and forwards them to ``upstream_port``.

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ("wait_until",)
-
 T = TypeVar("T")
 POLL_SECONDS = 0.01
 

@@ -13,8 +13,6 @@ from celery.states import SUCCESS
 
 import redbeat.worker
 
-__all__ = ("Sender", "end_run", "reporting", "run_task")
-
 
 @contextmanager
 def reporting(app: Celery) -> Iterator[Celery]:

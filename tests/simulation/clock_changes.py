@@ -7,8 +7,6 @@ from functools import cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-__all__ = ("ZONES", "changes_of", "instants_of_changes")
-
 #: Zones with different clock changes: by an hour, by half an hour, around Ramadan, at midnight, and
 #: never.
 ZONES: Final = (

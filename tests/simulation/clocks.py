@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ("SECOND", "Host", "Source", "install", "microseconds", "use")
-
 #: Microseconds in a second. Instants in the simulation are integers, so nothing is rounded.
 SECOND: Final = 1_000_000
 

@@ -30,8 +30,6 @@ from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import WINDOW
 from tests.simulation.years import changing_zones, years
 
-__all__ = ("main",)
-
 #: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
 #: The brokers of the exhaustive search (whether they are separate), by option value.

@@ -16,8 +16,6 @@ from tests.simulation.scenario import SERVER_FAULTS, STEP_FAULTS, Scenario
 if TYPE_CHECKING:
     from tests.simulation.oracle import Coverage, Judgement
 
-__all__ = ("HELD", "deadline_of", "judge_failures", "judge_reported_ends", "judge_set")
-
 #: Seconds for which a beat has a run before another one may send it.
 HELD: Final = 30.0
 

@@ -23,8 +23,6 @@ import redis
 from tests.servers import RedisServer
 from tests.simulation.clocks import Host
 
-__all__ = ("Engine", "commands_in", "packed")
-
 #: Milliseconds from a key's virtual expiry to its real expiry in the server.
 FAR: Final = 4_000_000_000_000
 

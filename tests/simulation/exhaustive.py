@@ -21,8 +21,6 @@ from tests.simulation.record import Record
 from tests.simulation.runner import Simulation
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 
-__all__ = ("BEATS", "Case", "Exploration", "explore", "judged")
-
 #: The profile in the scenario of a case.
 PROFILE: Final = "exhaustive"
 #: The beats of a case.

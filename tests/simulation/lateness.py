@@ -15,8 +15,6 @@ from tests.simulation.record import Arrival, Record
 if TYPE_CHECKING:
     from tests.simulation.oracle import Coverage
 
-__all__ = ("DELAYS_ONLY", "LOOK", "PROMPT", "SAME", "judge_delays", "judge_lateness")
-
 #: Maximum difference of equal instants in seconds: stored instants are rounded to microseconds.
 SAME: Final = 0.001
 

@@ -15,8 +15,6 @@ from celery.schedules import BaseSchedule
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 
-__all__ = ("LegacyBeat",)
-
 LOCK: Final = "redbeat::lock"
 SCHEDULE: Final = "redbeat::schedule"
 #: Maximum seconds between two checks for due entries.

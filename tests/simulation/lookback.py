@@ -17,8 +17,6 @@ from tests.simulation.record import Record
 from tests.simulation.runner import Simulation
 from tests.simulation.scenario import Scenario, Step
 
-__all__ = ("SPANS", "first_backfills", "violations")
-
 DAY: Final = 86400.0
 HOUR: Final = 3600
 

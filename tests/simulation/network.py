@@ -17,8 +17,6 @@ from tests.simulation.clocks import SECOND
 from tests.simulation.engine import Engine, commands_in
 from tests.simulation.world import Fault, Process, World
 
-__all__ = ("Network", "Service", "SimulatedSocket")
-
 
 class Service:
     """A server in the network, with its faults."""

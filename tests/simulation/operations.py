@@ -30,8 +30,6 @@ from tests.simulation.record import Action
 from tests.simulation.scenario import Step
 from tests.simulation.world import World
 
-__all__ = ("OPERATIONS", "Application", "OwnScheduler", "fields_of")
-
 PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 WAKEUP: Final = "redbeat::wakeup"
@@ -94,18 +92,6 @@ def reset(by: Application, step: Step, action: Action) -> None:
     entry.save()
 
 
-def pause(by: Application, step: Step, _action: Action) -> None:
-    by.load(step).pause()
-
-
-def resume(by: Application, step: Step, _action: Action) -> None:
-    by.load(step).resume()
-
-
-def trigger(by: Application, step: Step, _action: Action) -> str:
-    return by.load(step).trigger()
-
-
 def backfill(by: Application, step: Step, _action: Action) -> int:
     """Backfill the span from ``since`` to the present; return the number of runs."""
     now = datetime.fromtimestamp(by.world.now / SECOND, timezone.utc)
@@ -117,10 +103,6 @@ def backfill(by: Application, step: Step, _action: Action) -> int:
 def save_calendar(by: Application, step: Step, _action: Action) -> None:
     """Save a calendar with the name ``entry``."""
     Schedule(by.app).save_calendar(Calendar(step.entry, step.fields["days"]))
-
-
-def delete(by: Application, step: Step, _action: Action) -> None:
-    by.load(step).delete()
 
 
 def raw_save(by: Application, step: Step, action: Action) -> None:
@@ -198,12 +180,12 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
     "rearm": save,
     "edit": edit,
     "reset": reset,
-    "pause": pause,
-    "resume": resume,
-    "trigger": trigger,
+    "pause": lambda by, step, _action: by.load(step).pause(),
+    "resume": lambda by, step, _action: by.load(step).resume(),
+    "trigger": lambda by, step, _action: by.load(step).trigger(),
     "backfill": backfill,
     "calendar": save_calendar,
-    "delete": delete,
+    "delete": lambda by, step, _action: by.load(step).delete(),
     "raw save": raw_save,
     "raw delete": raw_delete,
     "raw disable": raw_disable,

@@ -25,8 +25,6 @@ from tests.simulation.lateness import LOOK, PROMPT, SAME, judge_delays, judge_la
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import CLOCK_FAULTS, STEP_FAULTS
 
-__all__ = ("judge", "slots_between")
-
 #: Seconds after an edit in which an undisturbed beat may still send runs it decided before.
 IN_HAND: Final = 0.1
 #: Maximum seconds by which a message expires too early or too late.

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ("MOST_READS", "Progress")
-
 #: How often a beat may read an entry within one second without progress.
 MOST_READS: Final = 20
 #: Reads before the state of an entry is kept for comparison: a beat may record the last run and

@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.simulation.scenario import Scenario, Step
 
-__all__ = ("Action", "Arrival", "Record")
-
 
 @dataclass(frozen=True, slots=True)
 class Arrival:

@@ -33,8 +33,6 @@ from tests.simulation.server_faults import SERVER_FAULTS
 from tests.simulation.world import Fault, Order, Process, World
 from tests.workers import end_run
 
-__all__ = ("Simulation", "simulate")
-
 QUEUE: Final = "celery"
 #: Seconds after which a beat that exited is restarted.
 RESTART: Final = 2.0

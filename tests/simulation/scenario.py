@@ -17,16 +17,6 @@ from zoneinfo import ZoneInfo
 
 from tests.simulation.clock_changes import instants_of_changes
 
-__all__ = (
-    "CLOCK_FAULTS",
-    "PROFILES",
-    "SERVER_FAULTS",
-    "STEP_FAULTS",
-    "Scenario",
-    "Step",
-    "generate",
-)
-
 #: Faults at a step of a beat: faults of its process or of its next request.
 STEP_FAULTS: Final = {
     "kill": "the process is killed, and started again a few seconds later",
@@ -178,20 +168,33 @@ FIELDS_OF_CRONTAB: Final = frozenset(("kind", "hour", "minute", "timezone"))
 ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
 
 
-def _every(chance: Chance) -> dict[str, Any]:
-    return {"kind": "every", "seconds": chance.choice((1, 2, 3, 5, 7.5, 11, 20, 45))}
+def _kind(base: Kind | None = None, **fields: Any) -> Kind:
+    """Return a kind of entry with these fields, over those of ``base``; a tuple is a choice."""
+
+    def kind(chance: Chance) -> dict[str, Any]:
+        made = base(chance) if base else {}
+        for name, value in fields.items():
+            made[name] = chance.choice(value) if isinstance(value, tuple) else value
+        return made
+
+    return kind
 
 
-def _crontab(chance: Chance) -> dict[str, Any]:
-    return {
-        "kind": "crontab",
-        "minute": chance.choice(("*", "*/2", "1-59/2")),
-        "timezone": chance.choice(ZONES),
-    }
-
-
-def _rule(chance: Chance) -> dict[str, Any]:
-    return {"kind": "rrule", "freq": "SECONDLY", "interval": chance.choice((2, 5, 9, 30))}
+_every = _kind(kind="every", seconds=(1, 2, 3, 5, 7.5, 11, 20, 45))
+_often = _kind(kind="every", seconds=(0.5, 1, 2))
+_crontab = _kind(kind="crontab", minute=("*", "*/2", "1-59/2"), timezone=ZONES)
+_rule = _kind(kind="rrule", freq="SECONDLY", interval=(2, 5, 9, 30))
+_counted_rule = _kind(_rule, count=(1, 3, 8))
+_jitter = _kind(_every, seconds=20, jitter=(1, 4))
+_misfire = _kind(_every, misfire_grace_time=(2, 10, 40))
+_at_most_once = _kind(_every, delivery="at_most_once")
+_often_at_most_once = _kind(_often, delivery="at_most_once")
+_all_missed = _kind(_every, coalesce="all", catch_up_limit=100)
+_few_missed = _kind(_every, seconds=(1, 2, 3), coalesce="all", catch_up_limit=(1, 3))
+_earliest = _kind(_every, coalesce="earliest")
+_limited = _kind(_every, max_runs=(1, 2, 5), on_finish=("keep", "disable", "delete"))
+_one_off = _kind(kind="every", seconds=(2, 5), max_runs=1)
+_overlap = _kind(kind="every", seconds=(2, 5), overlap=("skip", "buffer_one"), takes=(0.5, 4, 12))
 
 
 def _rule_of_minutes(chance: Chance) -> dict[str, Any]:
@@ -203,10 +206,6 @@ def _rule_of_minutes(chance: Chance) -> dict[str, Any]:
     )
     fields = {"kind": "rrule", "freq": "MINUTELY", "interval": chance.choice((1, 2))}
     return {**fields, **chance.choice(rules)}
-
-
-def _counted_rule(chance: Chance) -> dict[str, Any]:
-    return {**_rule(chance), "count": chance.choice((1, 3, 8))}
 
 
 def _rule_near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
@@ -225,58 +224,9 @@ def _once(chance: Chance) -> dict[str, Any]:
     return {"kind": "clocked", "after": round(chance.uniform(1, 60), 3)}
 
 
-def _jitter(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "seconds": 20, "jitter": chance.choice((1, 4))}
-
-
-def _misfire(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "misfire_grace_time": chance.choice((2, 10, 40))}
-
-
 def _window(chance: Chance) -> dict[str, Any]:
     start = round(chance.uniform(-40, 40), 3)
     return {**_every(chance), "start": start, "end": start + round(chance.uniform(5, 60), 3)}
-
-
-def _at_most_once(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "delivery": "at_most_once"}
-
-
-def _all_missed(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "coalesce": "all", "catch_up_limit": 100}
-
-
-def _limited(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "max_runs": chance.choice((1, 2, 5)), "on_finish": _finish(chance)}
-
-
-def _few_missed(chance: Chance) -> dict[str, Any]:
-    return {
-        **_every(chance),
-        "seconds": chance.choice((1, 2, 3)),
-        "coalesce": "all",
-        "catch_up_limit": chance.choice((1, 3)),
-    }
-
-
-def _earliest(chance: Chance) -> dict[str, Any]:
-    return {**_every(chance), "coalesce": "earliest"}
-
-
-def _often(chance: Chance) -> dict[str, Any]:
-    return {"kind": "every", "seconds": chance.choice((0.5, 1, 2))}
-
-
-def _often_at_most_once(chance: Chance) -> dict[str, Any]:
-    return {**_often(chance), "delivery": "at_most_once"}
-
-
-def _finish(chance: Chance) -> str:
-    return chance.choice(("keep", "disable", "delete"))
-
-
-def _one_off(chance: Chance) -> dict[str, Any]:
-    return {"kind": "every", "seconds": chance.choice((2, 5)), "max_runs": 1}
 
 
 def _near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
@@ -295,15 +245,6 @@ def _near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
                 *({"delivery": "at_most_once"}, {"misfire_grace_time": 40}),
             )
         ),
-    }
-
-
-def _overlap(chance: Chance) -> dict[str, Any]:
-    return {
-        "kind": "every",
-        "seconds": chance.choice((2, 5)),
-        "overlap": chance.choice(("skip", "buffer_one")),
-        "takes": chance.choice((0.5, 4, 12)),
     }
 
 

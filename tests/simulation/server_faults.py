@@ -12,8 +12,6 @@ from tests.simulation.scenario import Step
 if TYPE_CHECKING:
     from tests.simulation.runner import Simulation
 
-__all__ = ("SERVER_FAULTS",)
-
 LOADING: Final = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 

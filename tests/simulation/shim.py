@@ -15,8 +15,6 @@ from typing import Final
 from tests.servers import RedisServer
 from tests.simulation.engine import Engine
 
-__all__ = ("ShimmedEngine",)
-
 SOURCE: Final = Path(__file__).with_name("shim.c")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.simulation.scenario import Scenario
 
-__all__ = ("kind_of", "shrunk")
-
 #: A word of a violation that differs between similar violations: a number, an id or a name.
 VARIABLE = re.compile(r"\S*\d\S*")
 

@@ -11,8 +11,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.clocks import Host, Source, microseconds
 
-__all__ = ("WINDOW", "Fault", "Order", "Process", "World")
-
 #: Minimum and maximum latency of a message in the network, in microseconds.
 LATENCY: Final = (50, 800)
 

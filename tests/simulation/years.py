@@ -10,8 +10,6 @@ from zoneinfo import available_timezones
 from tests.simulation.clock_changes import ZONES, changes_of
 from tests.simulation.scenario import Scenario
 
-__all__ = ("changing_zones", "years")
-
 DAY: Final = 86400.0
 
 
