@@ -277,33 +277,23 @@ def test_a_disabled_entry_rests() -> None:
     assert (verdict.send, entry.score, entry.end) == (None, DISABLED, "")
 
 
-def test_a_first_run_has_the_score_as_its_nominal_time() -> None:
+@pytest.mark.parametrize(
+    ("score", "due", "times", "then"),
+    [
+        (NOW, None, [0.0], NOW + 60),
+        (0.0, None, [8.0], NOW + 68),  # a score below 1 means now
+        (NOW + 7, NOW + 2, [2.0], NOW + 62),  # the score was moved, and the state knows the time
+        (NOW + 100, None, [], NOW + 100),
+    ],
+)
+def test_a_first_run_has_its_score_as_its_nominal_time(
+    score: float, due: float | None, times: list[float], then: float
+) -> None:
     entry = Entry(rule_of(), None)
-    entry.turn(NOW + 5)
-    assert (entry.times, entry.score) == ([0.0], NOW + 60)
-
-
-def test_a_score_below_one_means_now() -> None:
-    entry = Entry(rule_of(), None)
-    entry.score = 0.0
-    entry.turn(NOW + 5)
-    assert entry.times == [5.0]
-
-
-def test_the_state_keeps_the_time_of_a_first_run_whose_score_was_moved() -> None:
-    entry = Entry(rule_of(), None)
-    entry.change(due=NOW + 2)
-    entry.score = NOW + 7
+    entry.change(due=due)
+    entry.score = score
     entry.turn(NOW + 8)
-    assert entry.times == [2.0]
-    assert entry.now.due is None
-
-
-def test_a_first_run_that_is_not_due_yet_waits() -> None:
-    entry = Entry(rule_of(), None)
-    entry.score = NOW + 100
-    entry.turn(NOW + 8)
-    assert (entry.times, entry.score) == ([], NOW + 100)
+    assert (entry.times, entry.score, entry.now.due) == (times, then, None)
 
 
 def test_a_last_run_in_the_future_is_counted_from_now() -> None:
@@ -796,17 +786,13 @@ def test_the_runs_that_a_held_run_replaces_are_told(overlap: str) -> None:
     assert found == [("sent", 2), ("perhaps_sent", 2), ("sent", 2)]
 
 
-def test_a_held_run_within_its_grace_goes_again() -> None:
-    entry = Entry(rule_of(misfire_grace_time=40))
+@pytest.mark.parametrize(
+    "fields", [{"misfire_grace_time": 40}, {"end_time": from_timestamp(NOW + 60)}]
+)
+def test_a_held_run_within_its_grace_or_at_the_very_end_goes_again(fields: dict[str, Any]) -> None:
+    entry = Entry(rule_of(**fields))
     entry.hold(NOW + 61)
     entry.turn(NOW + 99)
-    assert len(entry.sent) == 1
-
-
-def test_a_held_run_at_the_very_end_goes_again() -> None:
-    entry = Entry(rule_of(end_time=from_timestamp(NOW + 60)))
-    entry.hold(NOW + 61)
-    entry.turn(NOW + 91)
     assert entry.times == [60.0]
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
+from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
 
 Stored: TypeAlias = Callable[[str], dict[str, str]]
@@ -20,6 +21,17 @@ SCHEDULE = f"{PREFIX}:schedule"
 
 #: What beats keep about an entry.
 KEPT = ("identity", "runtime", "beat_state")
+
+
+class OwnedEntry(RedBeatSchedulerEntry):
+    """A subclass with an additional argument, stored in the definition."""
+
+    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.owner = owner
+
+    def definition(self) -> dict[str, Any]:
+        return {**super().definition(), "owner": self.owner}
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from redbeat.entry import store_of
 from redbeat.errors import DecodeError
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
-from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
+from tests.entry.conftest import SCHEDULE, OwnedEntry, PutRaw, ScoreOf, Stored
 from tests.scheduler.conftest import RecordingScheduler
 
 UTC = timezone.utc
@@ -411,17 +411,6 @@ def test_the_codec_may_be_replaced(app: Celery, monkeypatch: pytest.MonkeyPatch)
 
 
 # -- subclasses --------------------------------------------------------------------------------
-
-
-class OwnedEntry(Entry):
-    """A subclass with an additional argument, stored in the definition."""
-
-    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.owner = owner
-
-    def definition(self) -> dict[str, Any]:
-        return {**super().definition(), "owner": self.owner}
 
 
 def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRaw) -> None:

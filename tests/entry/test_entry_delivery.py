@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -142,23 +139,3 @@ class TestRaw:
         score: Any = redis_client.zscore(SCHEDULE, key)
         assert score < 0
         scheduler.close()
-
-
-COPIES: list[Callable[[Entry], Entry]] = [
-    copy.copy,
-    copy.deepcopy,
-    lambda entry: pickle.loads(pickle.dumps(entry)),
-    lambda entry: Entry(**dict(entry)),
-]
-
-
-@pytest.mark.parametrize("copied", COPIES, ids=["copy", "deepcopy", "pickle", "arguments"])
-@pytest.mark.parametrize("delivery", [*BOTH, None])
-def test_a_copy_keeps_it(
-    app: Celery, stored: Stored, copied: Callable[[Entry], Entry], delivery: str | None
-) -> None:
-    app.set_current()
-    found = copied(made(app, delivery=delivery))
-    assert found.delivery == delivery
-    found.save()
-    assert json.loads(stored("a").get("policy", "{}")).get("delivery") == delivery

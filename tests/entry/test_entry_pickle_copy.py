@@ -16,24 +16,21 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.decide import Run
 from redbeat.schedules import rrule
-from tests.entry.conftest import Stored
+from tests.entry.conftest import OwnedEntry, Stored
 
 UTC = timezone.utc
 RAN = datetime(2026, 11, 21, 1, 19, 37, 970134, tzinfo=ZoneInfo("UTC"))
 SCHEDULES = [schedule(60), crontab(hour=[1, 2]), rrule("DAILY", dtstart=datetime(2030, 1, 1))]
-COPIES: list[Callable[[Entry], Entry]] = [copy.copy, copy.deepcopy]
-
-
-class OwnedEntry(Entry):
-    """A subclass with an additional argument."""
-
-    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.owner = owner
+COPIES: list[Callable[[Entry], Entry]] = [
+    copy.copy,
+    copy.deepcopy,
+    lambda entry: type(entry)(**dict(entry)),
+]
 
 
 def entry(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
     arguments = {"schedule": 60, "args": [[1]], "kwargs": {"k": [2]}, "options": {"queue": "q"}}
+    arguments["delivery"] = "at_most_once"
     return cls("a", "t.a", app=app, last_run_at=RAN, total_run_count=3, **{**arguments, **fields})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -90,19 +89,10 @@ def test_the_version_of_calendars_counts_where_it_is_covered(place: Place) -> No
 
 
 @pytest.mark.standalone
-def test_a_repeated_turn_finds_its_marks(place: Place) -> None:
-    key = place.put("a")
-    change = record(place.row(key), score=50, push=[["LPUSH", "queue", "m"]])
-    assert place.words(change, server=place.server) == [words.DONE]
-    assert place.words(change, server=place.server) == [words.DONE]
-    assert place.client.llen("queue") == 1
-
-
-@pytest.mark.standalone
-@pytest.mark.parametrize("others", [1, 2])
+@pytest.mark.parametrize("others", [0, 1, 2])
 def test_a_repeated_turn_finds_its_mark_after_changes_of_others(place: Place, others: int) -> None:
     key = place.put("a")
-    change = record(place.row(key), push=[["LPUSH", "queue", "m"]])
+    change = record(place.row(key), score=50, push=[["LPUSH", "queue", "m"]])
     place.apply(change, server=place.server)
     kept: tuple[str, ...] = (change.mark,)
     for _ in range(others):
@@ -265,24 +255,6 @@ def test_history_is_cut_to_its_newest_lines(place: Place) -> None:
     history = place.stored(key)["history"]
     assert history == '[["4\\n,"],\n["3\\n,"],\n["2\\n,"]]'
     assert json.loads(history)[0] == ["4\n,"]
-
-
-def test_a_line_replaces_the_newest_or_takes_it_away(place: Place) -> None:
-    key = place.put("a")
-
-    def lines(**more: Any) -> list[str]:
-        place.apply(Change(key, new_mark(), **more))
-        found: list[str] = json.loads(place.stored(key).get("history", "[]"))
-        return found
-
-    assert lines(line='"a"', replaces=True) == ["a"]
-    assert lines(line='"b"') == ["b", "a"]
-    assert lines(line='"c"', replaces=True) == ["c", "a"]
-    assert lines(replaces=True) == ["a"]
-    assert lines(replaces=True) == []
-    assert "history" not in place.stored(key)
-    assert lines(line='"d"') == ["d"]
-    assert lines(line='"e"', lines=0) == []
 
 
 @pytest.mark.parametrize("damaged", ["", "[", "[]", "text", "]["])

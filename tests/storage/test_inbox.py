@@ -68,14 +68,6 @@ def test_a_line_is_taken_as_a_whole(place: Place) -> None:
     assert place.stored(key)["inbox"] == '["1"]'
 
 
-def test_a_repeated_line_is_there_once(place: Place) -> None:
-    key = place.put("a")
-    for _ in range(2):
-        assert say(place, key, trigger("a")) == words.DONE
-        assert say(place, key, trigger("b")) == words.DONE
-    assert inbox(place, key) == ["a", "b"]
-
-
 def test_a_repeated_change_takes_nothing_more(place: Place) -> None:
     key = place.put("a")
     say(place, key, trigger("a"))
@@ -123,12 +115,6 @@ def test_an_end_does_not_delay_a_trigger(place: Place) -> None:
     say(place, key, trigger("a"))
     say(place, key, end("b"))
     assert place.look() == ["a"]
-
-
-def test_a_line_moves_no_entry_that_is_in_the_schedule(place: Place) -> None:
-    key = place.put("a", 7)
-    say(place, key, trigger("a"))
-    assert place.score(key) == 7
 
 
 def test_an_inbox_is_taken_although_the_clock_went_back(place: Place) -> None:
