@@ -55,13 +55,6 @@ def test_a_zone_class_of_the_user() -> None:
     assert next_run(schedule, after, Careless()) == datetime(2026, 3, 8, 7, tzinfo=UTC)
 
 
-def test_without_a_zone_that_of_the_app_is_used() -> None:
-    app = Celery("tests", set_as_current=False, changes={"timezone": "Asia/Tokyo"})
-    schedule = crontab(minute=0, hour=9, app=app)
-    after = datetime(2026, 1, 1, tzinfo=UTC)
-    assert next_run(schedule, after) == datetime(2026, 1, 2, tzinfo=UTC)
-
-
 def test_a_rare_date_is_found() -> None:
     schedule = cron(minute=0, hour=0, day_of_month=29, month_of_year=2, day_of_week="mon")
     after = datetime(2096, 3, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from dateutil.rrule import FR, MO, SU, TU, rrulebase, weekday
+from dateutil.rrule import FR, MO, SU, TU, rrulebase
 from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.calendar.recurrence import Recurrence, recurrence
@@ -123,13 +123,6 @@ def test_weekdays_and_nth_weekdays_can_be_combined() -> None:
     redbeats = rule(1, datetime(2026, 1, 1), byweekday=[MO, FR(1)])
     days = [at.day for at in walked(redbeats, datetime(2026, 1, 1), 5, datetime.max)]
     assert days == [2, 5, 12, 19, 26]
-
-
-@pytest.mark.parametrize("days", [[FR(1)], [weekday(4, 1), FR]])
-def test_an_nth_weekday_of_a_week_is_that_weekday(days: list[weekday]) -> None:
-    redbeats = rule(2, datetime(2026, 1, 1), byweekday=days)
-    found = [at.day for at in walked(redbeats, datetime(2026, 1, 1), 3, datetime.max)]
-    assert found == [2, 9, 16]
 
 
 IMPOSSIBLE: tuple[tuple[int, dict[str, Any]], ...] = (

@@ -56,12 +56,6 @@ def test_a_definition_is_written_as_the_encoder_writes_it(fields: dict[str, Any]
     assert encode_definition(definition(**fields)) == encode(definition(**fields))
 
 
-def test_a_field_left_out_stays_out() -> None:
-    short = definition()
-    del short["options"]
-    assert encode_definition(short) == encode(short)
-
-
 def test_equal_values_of_different_types_are_distinguished() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]

@@ -46,15 +46,6 @@ def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
     assert decide(Plan(rule, UTC), anchor, anchor, NOON, NOON) == expected
 
 
-@pytest.mark.parametrize("rule", [schedule(3600), crontab(minute=0)])
-def test_an_entry_that_never_ran_is_due_at_its_score(rule: Any) -> None:
-    due = at(10, 20)
-    decision = decide(Plan(rule, UTC), None, None, NOON, due)
-    assert decision.scheduled_at == due
-    assert decision.next_at is not None
-    assert NOON < decision.next_at <= NOON + HOUR
-
-
 def test_an_interval_keeps_the_phase_of_its_first_run() -> None:
     assert decide(Plan(schedule(3600), UTC), None, None, NOON, at(10, 20)).next_at == at(12, 20)
 
@@ -81,16 +72,6 @@ def test_is_due_of_a_class_of_the_user_decides() -> None:
     assert decide(Plan(moody), at(1), at(1), NOON, NOON) == Decision(None, NOON + HOUR / 60)
     assert decide(Plan(moody), None, None, NOON, at(11)) == Decision(at(11), NOON + HOUR / 60)
     assert decide(Plan(Moody(0)), at(1), at(1), NOON, NOON) == Decision(None, None)
-
-
-def test_a_schedule_class_of_the_user_cannot_make_a_beat_spin() -> None:
-    class Busy(schedule):
-        def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
-            return False, 0
-
-    decision = decide(Plan(Busy(1)), at(1), at(1), NOON, NOON)
-    assert decision.next_at is not None
-    assert decision.next_at > NOON
 
 
 @pytest.mark.parametrize("name", ["simple", "mit Leerzeichen", "übung", "a:b/c"])

@@ -152,15 +152,6 @@ class TestJitter:
         assert 420 < late[250] < 580
 
     @each_hourly
-    def test_the_nominal_instant_stays(self, rule: Any) -> None:
-        policy = Policy.of({"jitter": 600})
-        up = Plan(rule, UTC, policy, "key").due_at(at(11.5))
-        early = up - timedelta(milliseconds=1)
-        assert decision(rule, at(10.5), now=early, jitter=600) == Decision(None, up)
-        found = decision(rule, at(10.5), now=up, jitter=600)
-        assert found.scheduled_at == at(11.5)
-
-    @each_hourly
     def test_before_its_jittered_time_the_previous_occurrence_is_the_latest(
         self, rule: Any
     ) -> None:
@@ -193,12 +184,15 @@ class TestSpread:
         assert set(minutes) == set(range(60))
         assert max(minutes.values()) / (10_000 / 60) <= 1.2
 
-    @each_hourly
-    def test_the_nominal_instant_is_without_the_offset(self, rule: Any) -> None:
-        up = Plan(rule, UTC, Policy.of({"spread": 600}), "key").due_at(at(11.5))
-        early = up - timedelta(milliseconds=1)
-        assert decision(rule, at(10.5), now=early, spread=600) == Decision(None, up)
-        assert decision(rule, at(10.5), now=up, spread=600).scheduled_at == at(11.5)
+
+@each_hourly
+@pytest.mark.parametrize("delay", ["jitter", "spread"])
+def test_the_nominal_instant_is_without_the_delay(rule: Any, delay: str) -> None:
+    policy = {delay: 600}
+    up = Plan(rule, UTC, Policy.of(policy), "key").due_at(at(11.5))
+    early = up - timedelta(milliseconds=1)
+    assert decision(rule, at(10.5), now=early, **policy) == Decision(None, up)
+    assert decision(rule, at(10.5), now=up, **policy).scheduled_at == at(11.5)
 
 
 def test_each_occurrence_runs_once_whatever_the_policy() -> None:

@@ -150,12 +150,6 @@ def test_runs_are_no_conflict(world: World) -> None:
     assert entry.total_run_count == 2
 
 
-def test_a_new_entry_conflicts_with_one_of_its_name_if_unchanged(world: World) -> None:
-    world.saved()
-    with pytest.raises(ConflictError):
-        world.save(world.entry(), if_unchanged=True)
-
-
 def test_a_deleted_entry_conflicts_if_unchanged(world: World) -> None:
     entry = world.saved()
     edits.delete(world.other, [entry.key])

@@ -252,11 +252,6 @@ def test_the_error_of_a_run_is_cut() -> None:
     assert end.error == "x" * LONGEST_ERROR
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "nonsense", "{}"])
-def test_an_inbox_without_lines(text: str | None) -> None:
-    assert read_inbox(text) == []
-
-
 @pytest.mark.parametrize(
     "line",
     [

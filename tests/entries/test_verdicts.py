@@ -271,12 +271,6 @@ def test_missed_runs_are_said() -> None:
     assert too_late.logged == [f"beat: Entry entry missed 3 runs {up_to}"]
 
 
-def test_a_disabled_entry_rests() -> None:
-    entry = Entry(rule_of(enabled=False))
-    verdict = entry.turn(NOW + 100)
-    assert (verdict.send, entry.score, entry.end) == (None, DISABLED, "")
-
-
 @pytest.mark.parametrize(
     ("score", "due", "times", "then"),
     [
@@ -1056,13 +1050,6 @@ def test_runs_of_the_schedule_come_before_a_backfill() -> None:
     assert entry.sent[0][:2] == (SCHEDULED, 60.0)
     entry.turns(NOW + 62)
     assert len(entry.sent) == 3
-
-
-def test_a_backfill_waits_while_the_entry_is_disabled() -> None:
-    entry = Entry(rule_of(crontab(), enabled=False), NOW)
-    entry.change(waiting=(filling(2),))
-    entry.turn(NOW + 1)
-    assert (entry.sent, entry.score, len(entry.now.waiting)) == ([], DISABLED, 1)
 
 
 def test_a_backfill_of_a_schedule_that_changed_ends() -> None:

@@ -196,10 +196,6 @@ class TestScores:
         entry = written(Fixed("a", "proj.note", 3600, app=app))
         assert score_of("a") == entry.score == 4102444800.25 + entry.total_run_count
 
-    def test_a_disabled_entry_is_never_due(self, app: Celery, score_of: ScoreOf) -> None:
-        Fixed("a", "proj.note", 3600, enabled=False, app=app).save()
-        assert score_of("a") == -2
-
     def test_an_ended_schedule_is_stored_as_for_every_entry(
         self, app: Celery, score_of: ScoreOf
     ) -> None:

@@ -136,19 +136,6 @@ def test_all_arguments_may_be_given_by_position(app: Celery) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "every"), [(60, 60), (0.5, 0.5), (timedelta(days=1), 86400), (schedule(7), 7)]
-)
-def test_an_interval_may_have_several_types(app: Celery, given: Any, every: float) -> None:
-    assert entry(app, "a", schedule=given).schedule == schedule(every)
-
-
-def test_str_is_applied_to_the_name(app: Celery, stored: Stored) -> None:
-    made = entry(app, 5).save()  # type: ignore[arg-type]
-    assert (made.name, made.key) == ("5", f"{PREFIX}5")
-    assert json.loads(stored("5")["definition"])["name"] == "5"
-
-
 @pytest.mark.parametrize("name", ["a b", "a:b", "a/b", "naïve ☂", '"', "*", "{tag}", " ", "\n"])
 def test_a_name_may_contain_anything(app: Celery, name: str) -> None:
     entry(app, name).save()
@@ -317,12 +304,6 @@ def test_load_change_save(app: Celery, stored: Stored) -> None:
     found.args, found.schedule = ["x", 2], schedule(60)
     assert found.save() is found
     assert stored("interval") == {"definition": text_of("interval"), "meta": META}
-
-
-def test_delete_by_name_without_loading(app: Celery, redis_client: redis.Redis) -> None:
-    entry(app, "a").save()
-    Entry(name="a", app=app).delete()
-    assert redis_client.dbsize() == 0
 
 
 def test_an_entry_deletes_itself(app: Celery, redis_client: redis.Redis) -> None:

@@ -100,17 +100,11 @@ class TestBeatSchedule:
 
 
 class TestRaw:
-    @pytest.mark.parametrize("delivery", BOTH)
-    def test_a_delivery_inside_a_definition_is_read(
-        self, app: Celery, put_raw: PutRaw, delivery: str
-    ) -> None:
-        put_raw({**RAW, "delivery": delivery})
-        assert load(app).delivery == delivery
-
     def test_a_save_moves_the_delivery_to_the_policy(
         self, app: Celery, put_raw: PutRaw, stored: Stored
     ) -> None:
         put_raw({**RAW, "delivery": "at_most_once"})
+        assert load(app).delivery == "at_most_once"
         load(app).save()
         assert "delivery" not in json.loads(stored("a")["definition"])
         assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}

@@ -124,6 +124,7 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
         ((False, 7), False, 7.0),
         ((True, -5), True, 0.05),
         ((False, -5), False, 0.05),
+        ((False, 0), False, 0.05),
         ((False, float("nan")), False, 5.0),
         ((True, float("nan")), True, 5.0),
         ((False, float("-inf")), False, 0.05),

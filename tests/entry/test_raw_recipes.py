@@ -38,11 +38,6 @@ def test_the_minimal_definition_of_an_entry(app: Celery, put_raw: PutRaw) -> Non
     assert found.is_due().is_due is True
 
 
-def test_every_field_may_be_null_that_may_be_left_out(app: Celery, put_raw: PutRaw) -> None:
-    found = Entry.from_key(put_raw(minimal(args=None, kwargs=None, options=None)), app=app)
-    assert (found.args, found.kwargs, found.options) == (None, {}, {})
-
-
 SCHEDULES: list[tuple[dict[str, Any], Any]] = [
     ({"__type__": "interval", "every": 60}, schedule(60)),
     ({"__type__": "interval", "every": 0.5, "relative": False}, schedule(0.5)),
@@ -173,10 +168,15 @@ def test_a_number_as_the_name_and_as_enabled(app: Celery, put_raw: PutRaw) -> No
     assert Entry.from_key(put_raw(minimal(enabled=1)), app=app).enabled is True
 
 
-def test_an_empty_list_and_an_empty_object_are_the_same(app: Celery, put_raw: PutRaw) -> None:
+@pytest.mark.parametrize(
+    ("args", "other", "expected"), [(None, None, None), ({}, [], []), ([], {}, [])]
+)
+def test_what_is_left_out_may_be_null_or_empty(
+    app: Celery, put_raw: PutRaw, args: Any, other: Any, expected: Any
+) -> None:
     """PHP writes an empty object as ``[]``, and Lua an empty list as ``{}``; RedBeat 2 ran both."""
-    found = Entry.from_key(put_raw(minimal(args={}, kwargs=[], options=[])), app=app)
-    assert (found.args, found.kwargs, found.options) == ([], {}, {})
+    found = Entry.from_key(put_raw(minimal(args=args, kwargs=other, options=other)), app=app)
+    assert (found.args, found.kwargs, found.options) == (expected, {}, {})
 
 
 @pytest.mark.parametrize(("relative", "expected"), [(None, False), (0, False), (1, True)])

@@ -126,18 +126,6 @@ def test_runs_in_the_history_and_runs_to_come_are_left_out(make: Make, world: Wo
     assert overdue.backfill(start + HOUR, start + 9 * HOUR).instants == []
 
 
-def test_missed_runs_of_an_entry_that_never_ran_do_not_stop_a_backfill(
-    make: Make, world: World
-) -> None:
-    """Nothing is recorded about the missed runs of such an entry, so they are missed each time."""
-    start = world.ago(5 * 3600 + 1800).astimezone(UTC).replace(microsecond=0)
-    entry = make("a", schedule=rrule("HOURLY", dtstart=start), misfire_grace_time=60).save()
-    world.client.hdel("redbeat:a", "meta")
-    entry.backfill(start, start + 3 * HOUR, rate=1000)
-    scheduler = world.scheduler()
-    assert finish(scheduler, entry) == [start, start + HOUR, start + 2 * HOUR]
-
-
 @pytest.mark.parametrize(
     ("fields", "by_schedule"),
     [({}, 1), ({"coalesce": "all", "catch_up_limit": 2}, 2), ({"misfire_grace_time": 60}, 0)],

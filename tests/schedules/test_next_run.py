@@ -151,11 +151,6 @@ def test_nothing_runs_in_an_empty_span() -> None:
         assert latest_run(kind, START, START - timedelta(days=1)) is None
 
 
-def test_a_rule_keeps_the_zone_of_its_start() -> None:
-    kind = rrule("DAILY", datetime(2026, 1, 1, 9, tzinfo=NEW_YORK))
-    assert next_run(kind, START, ZoneInfo("Asia/Tokyo")) == datetime(2026, 1, 1, 14, tzinfo=UTC)
-
-
 def test_the_first_occurrence_of_a_rule_is_its_start() -> None:
     kind = rrule("DAILY", START.replace(microsecond=0), count=3)
     assert has_start(kind)

@@ -81,11 +81,6 @@ def test_a_wrong_argument_is_named(name: str, value: Any) -> None:
         rule(**{"freq": 3, "dtstart": START, name: value})
 
 
-def test_a_frequency_error_lists_the_valid_ones() -> None:
-    with pytest.raises(ValueError, match=r"YEARLY.*MONTHLY.*SECONDLY.*0 to 6"):
-        rule("often")
-
-
 def test_a_large_count_needs_a_rule_without_by_arguments() -> None:
     assert rule("SECONDLY", START, count=10**6).occurrence_after(START) is not None
     with pytest.raises(TooManyStepsError):

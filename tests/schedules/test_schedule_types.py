@@ -315,11 +315,6 @@ def test_a_wrong_text_is_refused(text: str, problem: str) -> None:
         from_ical(text)
 
 
-def test_a_fixed_offset_has_no_text() -> None:
-    with pytest.raises(ValueError, match="DTSTART"):
-        rrule(3, datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1)))).to_ical()
-
-
 def test_a_zone_from_a_file_without_a_name_has_no_key(tmp_path: Path) -> None:
     """The file of a zone of dateutil may be anywhere."""
     copied = tmp_path / "no such zone"
