@@ -6,10 +6,8 @@ import json
 import re
 
 import redis
-from celery.schedules import crontab
 from playwright.sync_api import Page, Route, expect
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.management.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.conftest import TASK, NewPage
@@ -146,33 +144,6 @@ def test_the_open_page_of_a_deleted_entry_says_so_and_stops_polling(
     assert requests == []
 
 
-def test_the_leader_and_the_standby_are_shown(page: Page, project: Project) -> None:
-    pids = [str(project.beat().popen.pid) for _ in range(2)]
-    page.goto("/beats")
-    rows = page.locator("#beats tbody tr")
-    expect(rows).to_have_count(2)
-    expect(rows.filter(has_text="leader")).to_have_count(1)
-    expect(rows.filter(has_text="standby")).to_have_count(1)
-    assert {row.locator("small").first.inner_text() for row in rows.all()} == {
-        f"pid {pid}" for pid in pids
-    }
-    expect(rows.filter(has_text="standby").locator("td").last).to_contain_text(
-        re.compile(r"now|s ago")
-    )
-
-
-def test_delete_needs_a_confirmation(page: Page, schedule: Schedule, make: Make) -> None:
-    make("obsolete")
-    make("unrelated")
-    open_entry(page, "obsolete")
-    page.get_by_role("link", name="Delete").or_(page.get_by_role("button", name="Delete")).click()
-    assert "obsolete" in schedule
-    page.get_by_role("button", name=re.compile("^Delete")).click()
-    expect(page.get_by_text("Deleted obsolete")).to_be_visible()
-    assert "obsolete" not in schedule
-    assert "unrelated" in schedule
-
-
 def test_quarantine_is_shown_and_retried(
     page: Page, project: Project, schedule: Schedule, redis_client: redis.Redis
 ) -> None:
@@ -216,102 +187,37 @@ def test_create_an_entry_with_the_crontab_builder(
     assert "monthly" in schedule
 
 
-def test_pause_several_entries(page: Page, schedule: Schedule, make: Make) -> None:
-    for name in ("a", "b", "c"):
-        make(name)
-    page.goto("/")
-    page.get_by_label("Select a", exact=True).check()
-    page.get_by_label("Select c", exact=True).check()
-    expect(page.locator("#selected")).to_have_text("2 selected")
-    page.get_by_role("button", name="Pause…").click()
-    page.get_by_role("button", name="Pause 2 entries").click()
-    expect(page.get_by_text("Paused 2 entries.")).to_be_visible()
-    assert [schedule[name].enabled for name in ("a", "b", "c")] == [False, True, False]
-
-
-def test_edit_arguments_options_policy_and_description(
-    page: Page, schedule: Schedule, make: Make
-) -> None:
-    make("orders", 3600.0, args=[1], description="Old words")
-    page.goto("/entry?name=orders")
-    page.get_by_role("link", name="Edit").click()
-    page.wait_for_url("**/entry/edit*")  # its script checks what is filled in from then on
-    form = page.locator("#entry-form")
-    expect(form.get_by_label("Description")).to_have_value("Old words")
-    form.get_by_label("Description").fill("Sends orders to the <shop>")
-    form.get_by_label("Args", exact=True).fill("[1, ")
-    expect(page.locator("#args-error")).to_contain_text("JSON")
-    assert schedule["orders"].args == [1]
-
-    expect(form.get_by_label("Description")).to_have_value("Sends orders to the <shop>")
-    form.get_by_label("Args", exact=True).fill('["shop", 2]')
-    form.get_by_label("Kwargs", exact=True).fill('{"fast": true}')
-    form.get_by_label("Options").fill('{"queue": "imports", "priority": 3}')
-    page.get_by_text("Limits, overlap and delivery").first.click()
-    form.get_by_label("Jitter").fill("90s")
-    form.get_by_label("Max runs").fill("7")
-    form.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("The entry was changed")).to_be_visible()
-    expect(page.get_by_text("Sends orders to the <shop>")).to_be_visible()
-    entry = schedule["orders"]
-    assert (entry.args, entry.kwargs) == (["shop", 2], {"fast": True})
-    assert entry.options == {"queue": "imports", "priority": 3}
-    assert (entry.jitter, entry.max_runs) == (90, 7)
-    assert entry.description == "Sends orders to the <shop>"
-    assert entry.schedule.run_every.total_seconds() == 3600
-
-
 def choose(page: Page, names: tuple[str, ...], action: str) -> None:
     """Select entries on the main page, choose an action, and confirm it."""
     page.goto("/")
     for name in names:
         page.get_by_label(f"Select {name}", exact=True).check()
+    expect(page.locator("#selected")).to_have_text("2 selected")
     page.get_by_role("button", name=f"{action}…").click()
     expect(page.locator("#names li")).to_have_count(2)
     page.get_by_role("button", name=f"{action} 2 entries").click()
 
 
-def test_resume_and_delete_several_entries(page: Page, schedule: Schedule, make: Make) -> None:
-    for name in ("a", "b", "c"):
-        make(name).pause("for a test")
-    choose(page, ("a", "c"), "Resume")
-    expect(page.get_by_text("Resumed 2 entries.")).to_be_visible()
-    assert [schedule[name].enabled for name in ("a", "b", "c")] == [True, False, True]
-    choose(page, ("b", "c"), "Delete")
-    expect(page.get_by_text("Deleted 2 entries.")).to_be_visible()
-    expect(page.locator("#entries tbody tr")).to_have_count(1)
-    assert set(schedule) == {"a"}
-
-
-def test_trigger_several_entries(page: Page, project: Project, make: Make) -> None:
+def test_act_on_several_entries(
+    page: Page, project: Project, schedule: Schedule, make: Make
+) -> None:
     for name in ("a", "b", "c"):
         make(name)
     project.worker()
     project.beat()
+    choose(page, ("a", "c"), "Pause")
+    expect(page.get_by_text("Paused 2 entries.")).to_be_visible()
+    assert [schedule[name].enabled for name in ("a", "b", "c")] == [False, True, False]
+    choose(page, ("a", "c"), "Resume")
     choose(page, ("a", "c"), "Trigger")
     expect(page.get_by_text("Triggered 2 entries.")).to_be_visible()
-    project.wait_for_runs("a", 1)
-    project.wait_for_runs("c", 1)
+    for name in ("a", "c"):
+        project.wait_for_runs(name, 1)
     assert project.ran("b") == []
-
-
-def test_jump_to_an_entry_of_a_long_list(page: Page, schedule: Schedule, make: Make) -> None:
-    make("first")
-    schedule.save_all(
-        RedBeatSchedulerEntry(f"e{number:03}", TASK, 3600, app=schedule.app)
-        for number in range(1, 120)
-    )
-    page.goto("/?sort=name&q=e*")
-    expect(page.locator("#position")).to_have_text("1-50 of 119")
-    page.get_by_label("Go to entry").fill("101")
-    page.get_by_role("button", name="Go", exact=True).click()
-    expect(page.locator("#position")).to_have_text("101-119 of 119")
-    rows = page.locator("#entries tbody tr")
-    expect(rows).to_have_count(19)
-    expect(rows.first).to_contain_text("e101")
-    expect(page.get_by_role("searchbox").first).to_have_value("e*")
-    page.get_by_role("link", name="First page").click()
-    expect(page.locator("#position")).to_have_text("1-50 of 119")
+    choose(page, ("b", "c"), "Delete")
+    expect(page.get_by_text("Deleted 2 entries.")).to_be_visible()
+    expect(page.locator("#entries tbody tr")).to_have_count(1)
+    assert set(schedule) == {"a"}
 
 
 def test_filters_apply_when_they_change(page: Page, make: Make) -> None:
@@ -329,30 +235,6 @@ def test_filters_apply_when_they_change(page: Page, make: Make) -> None:
     page.locator("#filter select[name=sort]").select_option("-name")
     expect(rows.first).to_contain_text("asleep")
     expect(page.locator("#filter select[name=state]")).to_have_value("")
-
-
-def test_simulate_another_rule(new_page: NewPage, schedule: Schedule, make: Make) -> None:
-    page = new_page("422")
-    make("nightly", crontab(minute="0", hour="2"), timezone="Europe/Paris")
-    page.goto("/entry?name=nightly")
-    page.get_by_role("link", name="Simulate").click()
-    form = page.locator("#simulate-form")
-    form.get_by_label("From").fill("2027-03-27T12:00")
-    form.get_by_label("To").fill("2027-03-29T12:00")
-    form.get_by_label("Compare with a rule of the kind").select_option("cron")
-    form.locator("[name=rule]").fill("0 2,4 * * *")
-    form.get_by_label("Time zone").fill("Europe/Paris")
-    form.get_by_role("button", name="Simulate").click()
-    expect(page.locator("#counts")).to_contain_text("2 with both rules")
-    expect(page.locator("#counts")).to_contain_text("2 only with this rule")
-    expect(page.get_by_text("The clocks in Europe/Paris go forward")).to_be_visible()
-    expect(page.locator("#runs tbody tr")).to_have_count(4)
-    expect(page.locator("#runs tbody tr", has_text="added")).to_have_count(2)
-
-    form.locator("[name=rule]").fill("0 2")
-    form.get_by_role("button", name="Simulate").click()
-    expect(page.get_by_role("alert").first).to_contain_text("2 fields")
-    assert schedule["nightly"].schedule == crontab(minute="0", hour="2")
 
 
 def test_pause_resume_and_trigger_in_the_row(
@@ -378,24 +260,6 @@ def test_pause_resume_and_trigger_in_the_row(
     expect(page.get_by_text("Triggered nightly.")).to_be_visible()
     project.wait_for_runs("nightly", 1)
     assert project.ran("unrelated") == []
-
-
-def test_take_all_that_match_and_return_to_the_search(page: Page, schedule: Schedule) -> None:
-    schedule.save_all(
-        RedBeatSchedulerEntry(f"{kind}{number}", TASK, 3600, app=schedule.app)
-        for kind in ("a", "b")
-        for number in range(60)
-    )
-    page.goto("/?q=a*")
-    page.get_by_label("All 60 that match").check()
-    page.get_by_role("button", name="Pause…").click()
-    expect(page.locator("#names li")).to_have_count(60)
-    page.get_by_role("button", name="Pause 60 entries").click()
-    expect(page.get_by_text("Paused 60 entries.")).to_be_visible()
-    expect(page).to_have_url(re.compile(r"q=a%2A|q=a\*"))
-    assert {name for name in schedule if not schedule[name].enabled} == {
-        f"a{number}" for number in range(60)
-    }
 
 
 def test_every_wrong_field_is_marked_at_once(

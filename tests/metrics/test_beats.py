@@ -88,18 +88,6 @@ def test_all_metrics_have_the_documented_names(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_a_publish_that_fails(project: Project) -> None:
-    entries(project, "good")
-    entries(project, "bad", options={"serializer": "no-such-serializer"})
-    _, target = begin_beat(project)
-    scrape = target.wait_for(1, "redbeat_failed_total")
-    assert scrape.by_entry("failed").keys() == scrape.by_entry("retried").keys() == {"bad"}
-    assert scrape.value("redbeat_failed_total") == scrape.value("redbeat_retried_total")
-    target.wait_for(1, "redbeat_dispatched_total")
-    assert target.scrape().by_entry("dispatched") == {"good": 1}
-
-
-@pytest.mark.long
 def test_an_entry_that_cannot_be_read(project: Project) -> None:
     project.client.hset("redbeat:bad", "definition", "{")
     project.client.zadd("redbeat::schedule", {"redbeat:bad": 0})

@@ -40,7 +40,7 @@ def test_leader_and_standby_are_ready(health: BeatHealth, leads: bool) -> None:
 def test_a_standby_on_a_key_that_is_not_a_lock_is_not_ready(health: BeatHealth) -> None:
     health.observe(leads=False, no_lock=True)
     health.completed()
-    assert not health.ready().ok
+    assert health.ready() == (False, "the lock key contains something that is not a lock")
     health.observe(leads=False, no_lock=False)
     assert health.ready().ok
 

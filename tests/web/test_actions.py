@@ -16,7 +16,6 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.management.schedule import Schedule
 from tests.conftest import Make
-from tests.samples import long
 from tests.stored import is_triggered
 from tests.web.conftest import Browser, Open
 
@@ -123,39 +122,6 @@ def test_every_kind_of_rule_can_be_saved(
     zone = timezone if kind == "cron" else ""
     assert "Nothing was changed" in edited(browser, "orders", kind, typed, zone)
     assert schedule["orders"].texts() == entry.texts()
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, but a crontab has 5"),
-        ({"kind": "every", "rule": "often"}, "is not a duration"),
-        ({"kind": "every", "rule": "0"}, "above 0"),
-        ({"kind": "every", "rule": ""}, "is empty"),
-        ({"kind": "every", "rule": "1" * 400}, "error"),
-        ({"kind": "rrule", "rule": "RRULE:FREQ=OFTEN"}, "OFTEN"),
-        ({"kind": "at", "rule": "tomorrow"}, "ISO 8601"),
-        ({"kind": "solar", "rule": "sunset"}, "EVENT,LAT,LON"),
-        ({"kind": "odd", "rule": "1"}, "must be one of"),
-        ({"kind": "cron", "rule": "1 * * * *", "timezone": "Mars/Base"}, "unknown time zone"),
-    ],
-)
-@pytest.mark.parametrize("path", ["/entry/edit", long("/entry/preview")])
-def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
-    browser: Browser,
-    make: Make,
-    schedule: Schedule,
-    path: str,
-    fields: dict[str, str],
-    message: str,
-) -> None:
-    before = make("orders").texts()
-    seen = form_of(browser.get("/entry/edit", name="orders"))
-    answer = browser.send(path, "orders", **seen, **fields)
-    assert answer.status_code == (422 if path == "/entry/edit" else 200)
-    assert message in unescape(answer.text)
-    assert rule_in(answer.text) == fields["rule"]
-    assert schedule["orders"].texts() == before
 
 
 def test_the_preview_writes_nothing(browser: Browser, make: Make, schedule: Schedule) -> None:
