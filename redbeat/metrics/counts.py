@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from redbeat.codec.stored import number_in, score_in, seconds_in, text_of, valid_text, whole_in
+from redbeat.entries.state import State
 from redbeat.storage.reading import (
     LAST_TICK,
     REPORTS_SINCE,
@@ -16,6 +17,7 @@ from redbeat.storage.reading import (
     pairs_of,
 )
 from redbeat.storage.rows import Row
+from redbeat.storage.words import NOT_A_LOCK
 
 #: The most failing entries, and the most entries whose last runs failed, that are read.
 MOST_FAILING: Final = 1000
@@ -25,8 +27,9 @@ MOST_FAILED: Final = 20
 class Counts(NamedTuple):
     """The number of entries of each kind, and the active beats.
 
-    Times are UNIX seconds of Redis's clock. ``failing`` counts the entries whose run couldn't be
-    sent, beyond those in ``perhaps_failing``, which tell it by their states.
+    Times are UNIX seconds of Redis's clock. A run that couldn't be sent is due since its nominal
+    instant; the score of its entry is the time of the next attempt. A lock key that contains
+    something else has no holder.
     """
 
     now: float
@@ -41,7 +44,6 @@ class Counts(NamedTuple):
     beats: list[Presence]
     problem: str = ""
     failing: int = 0
-    perhaps_failing: Sequence[Row] = ()
     #: The key of the entry that has been due for longest, "" for none.
     first_key: str = ""
     #: How many entries have too many failed runs in a row. The keys of the worst ones, each with
@@ -79,7 +81,7 @@ def counts_of(
     args = (disabled, within, MOST_FAILING, max_failures, MOST_FAILED)
     key_of = store.keys.layout.lock_key
     each = [
-        _counts_of_part(part, args, lock_key and key_of(number, lock_key))
+        _counts_of_part(part, args, number, lock_key and key_of(number, lock_key))
         for number, part in enumerate(store.parts)
     ]
     if len(each) == 1:
@@ -98,30 +100,39 @@ def counts_of(
         last_report=max(filter(None, (one.last_report for one in each)), default=None),
         holders=[counts.holder for counts in each],
         sizes=[counts.members for counts in each],
-        perhaps_failing=[row for counts in each for row in counts.perhaps_failing],
+        not_locks=[number for counts in each for number in counts.not_locks],
         most_failed=[pair for counts in each for pair in counts.most_failed],
         expected=[key for counts in each for key in counts.expected],
     )
 
 
-def _counts_of_part(part: Reading, args: Sequence[float], lock_key: str | None) -> Counts:
+def _counts_of_part(
+    part: Reading, args: Sequence[float], number: int, lock_key: str | None
+) -> Counts:
     text, rows = part.run_script("count", args, *([lock_key] if lock_key else ()))
     head: dict[str, Any] = json.loads(text_of(text))
     now, beats = float(head["now"]), [valid_text(word) for word in head["beats"]]
-    names = ("members", "statics", "quarantined", "disabled", "parked", "due")
+    names = ("members", "statics", "quarantined", "disabled", "parked")
     holder, (since, _, token) = valid_text(head["holder"]), head["leader"].partition(" ")
+    is_lock = holder != NOT_A_LOCK
     failed = pairs_of([*head["most_failed"]])  # cjson writes an empty list as {}
     reported, _, sent = head["last_report"].partition(" ")
+    failing = list(_failing(Row.read_all(rows)))
+    firsts = [(due, key) for due, key, _ in failing]
+    if head["first_due"]:
+        firsts.append((score_in(head["first_due"]), text_of(head["first_key"])))
+    first_due, first_key = min(firsts, default=(None, ""))
     return Counts(
         now=now,
         **{name: head[name] for name in names},
-        first_due=score_in(head["first_due"]) if head["first_due"] else None,
-        first_key=text_of(head["first_key"]),
-        holder=holder,
+        due=head["due"] + sum(score > now for *_, score in failing),
+        first_due=first_due,
+        first_key=first_key,
+        holder=holder if is_lock else "",
+        not_locks=() if is_lock else (number,),
         beats=[Presence.read(beat, score_in(seen)) for beat, seen in pairs_of(beats)],
         problem=valid_text(head["problem"]) or part.note_side_error(head.get("side_error", "")),
-        failing=max(head["failing"] - MOST_FAILING, 0),
-        perhaps_failing=Row.read_all(rows),
+        failing=max(head["failing"] - MOST_FAILING, 0) + len(failing),
         failed=head["failed"],
         most_failed=[(text_of(key), int(score_in(runs))) for key, runs in failed],
         expected=head["expected"],
@@ -131,6 +142,14 @@ def _counts_of_part(part: Reading, args: Sequence[float], lock_key: str | None) 
         last_report=seconds_in(reported),
         unreported=(whole_in(head["dispatched"]) or 0) - (whole_in(sent) or 0),
     )
+
+
+def _failing(rows: Iterable[Row]) -> Iterator[tuple[float, str, float]]:
+    """Yield since when each run that couldn't be sent is due, its entry's key, and its score."""
+    for row in rows:
+        failing = State.read(row.state, row.meta).failing
+        if failing is not None and row.due is not None and row.due >= 0:
+            yield failing.due, row.key, row.due
 
 
 def total_stats(parts: Iterable[Reading]) -> dict[str, str]:

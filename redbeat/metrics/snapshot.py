@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from redbeat.codec.stored import record_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
-from redbeat.entries import decide, state, status
+from redbeat.entries import decide, status
 from redbeat.metrics.beats import BeatInfo
 from redbeat.storage import reading
-from redbeat.storage.words import NOT_A_LOCK, SEEN_WITHIN
+from redbeat.storage.words import SEEN_WITHIN
 
 from .counters import split
 from .counts import Counts, counts_of, total_stats
@@ -26,16 +25,12 @@ def led_by_redbeat_2(counts: Counts) -> bool:
 def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
-    The problem that RedBeat 3 stored is left out if no beat of RedBeat 3 publishes. A lock key
-    whose value is not a lock has no holder.
+    The problem that RedBeat 3 stored is left out if no beat of RedBeat 3 publishes.
 
     While RedBeat 2 leads, disabled entries look due, because it doesn't change their score: those
     among the first 500 due entries are counted as disabled. That takes a second round trip.
     """
-    counts = _with_failing(
-        counts_of(store, conf.lock_key, decide.DISABLED, within, conf.max_failures)
-    )
-    counts = _without_foreign_holders(counts)
+    counts = counts_of(store, conf.lock_key, decide.DISABLED, within, conf.max_failures)
     if led_by_redbeat_2(counts):
         return _without_disabled(counts._replace(problem=""), store)
     active = counts.holder or not all(beat.locked for beat in counts.beats)
@@ -53,40 +48,6 @@ def measured_counts(
     sent_at = clock()
     counts = count_entries(store, conf, within)
     return counts, (sent_at + clock()) / 2 - counts.now
-
-
-def _with_failing(counts: Counts) -> Counts:
-    """Count a run that could not be sent as due since its nominal instant.
-
-    The score of its entry is the time of the next attempt.
-    """
-    rows = [(row, state.State.read(row.state, row.meta).failing) for row in counts.perhaps_failing]
-    late = [
-        (failing.due, row.key, score)
-        for row, failing in rows
-        if failing is not None and (score := row.due) is not None and score >= 0
-    ]
-    first_due, first_key, _ = min(late, default=(math.inf, "", 0.0))
-    if first_due < (math.inf if counts.first_due is None else counts.first_due):
-        counts = counts._replace(first_due=first_due, first_key=first_key)
-    return counts._replace(
-        due=counts.due + sum(score > counts.now for *_, score in late),
-        failing=counts.failing + len(late),
-        perhaps_failing=(),
-    )
-
-
-def _without_foreign_holders(counts: Counts) -> Counts:
-    """Shards whose lock key has something else are in ``not_locks``, and have no holder."""
-    holders = counts.holders or [counts.holder]
-    not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
-    if not not_locks:
-        return counts
-    return counts._replace(
-        holder="" if 0 in not_locks else counts.holder,
-        holders=["" if holder == NOT_A_LOCK else holder for holder in counts.holders],
-        not_locks=not_locks,
-    )
 
 
 def _without_disabled(counts: Counts, store: reading.Reading) -> Counts:

@@ -180,14 +180,6 @@ def test_names_are_compared_to_patterns(text: str, expected: str, is_like: bool)
     assert like(text, expected) is is_like
 
 
-@pytest.mark.parametrize(
-    "fields", [{"sort": "size"}, {"state": "odd"}, {"static": "maybe"}, {"last_result": "bad"}]
-)
-def test_wrong_queries_are_refused(fields: Query) -> None:
-    with pytest.raises(InvalidEntryError, match="must be one of"):
-        search_in(fields)
-
-
 @pytest.mark.parametrize("query", [{}, {"q": "x"}, {"sort": "task"}])
 def test_an_invalid_place_is_refused(schedule: Schedule, query: Query) -> None:
     with pytest.raises(InvalidEntryError, match="not a valid cursor"):
