@@ -463,10 +463,10 @@ def _following(search: Search, after: Cursor | None, most: int) -> list[Member]:
 
 def _pages(search: Search, scores: Mapping[str, str], size: int) -> Iterator[Page]:
     keys = [*scores]
-    for end in range(size, len(keys) + size, size):
-        last = keys[:end][-1]
-        after = (scores[last], last) if end < len(keys) else None
-        yield search.store.read(keys[end - size : end])._replace(after=after)
+    for batch in batches(keys, size):
+        last = batch[-1]
+        after = None if last == keys[-1] else (scores[last], last)
+        yield search.store.read(batch)._replace(after=after)
 
 
 def _first_page(
