@@ -145,9 +145,8 @@ def take_snapshot(
     Takes four round trips (three if the lock is off), one more while RedBeat 2 leads, and those of
     :func:`overdue_entries` if entries may be overdue.
     """
-    stats = total_stats(
-        store.parts
-    )  # the first request also connects, which would distort the clock offset
+    # The first request also connects, which would distort the clock offset.
+    stats = total_stats(store.parts)
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = _lock_left(store, conf.lock_key) if conf.lock_key else None
     overdue = overdue_entries(store, counts)
@@ -164,8 +163,8 @@ def _lock_left(store: reading.Reading, lock_key: str) -> float | None:
 def overdue_entries(store: reading.Reading, counts: Counts) -> list[status.Overdue]:
     """All overdue entries; those longest without a success come first.
 
-    One round trip per 500 entries that may be
-    overdue, none if all entries with ``expect_within`` had a success in time.
+    One round trip per 500 entries that may be overdue, none if all entries with ``expect_within``
+    had a success in time.
     """
     found: list[status.Overdue] = []
     for keys in reading.batches(counts.expected):
