@@ -141,8 +141,8 @@ class CheckedProducer:
         """
         name = getattr(exchange, "name", exchange)
         if name not in channel.state.exchanges:
-            for queue in self._bound_to(name):
-                self.maybe_declare(queue.exchange)
+            for _queue, one in self._bound_to(name):
+                self.maybe_declare(one)
 
     @contextmanager
     def _finding_queues(self, channel: Any, entities: Iterable[Any]) -> Iterator[None]:
@@ -168,13 +168,19 @@ class CheckedProducer:
         for binding in [one for one in channel.state.bindings if one.exchange == exchange]:
             channel.state.binding_delete(*binding)
         channel.connection.client.declared_entities.clear()
-        for entity in (*entities, *self._bound_to(exchange)):
+        queues = (queue for queue, _exchange in self._bound_to(exchange))
+        for entity in (*entities, *queues):
             self.maybe_declare(entity)
 
-    def _bound_to(self, exchange: str) -> list[Any]:
-        """The app's queues that are bound to an exchange."""
+    def _bound_to(self, exchange: str) -> list[tuple[Any, Any]]:
+        """(queue, exchange) for the app's queues that are bound to an exchange.
+
+        A queue has one exchange, or one for each of several bindings.
+        """
         queues = self.app.amqp.queues.values() if self.app is not None else ()
-        return [queue for queue in queues if getattr(queue.exchange, "name", "") == exchange]
+        found = [(queue, queue.exchange) for queue in queues]
+        found += [(queue, one.exchange) for queue in queues for one in queue.bindings or ()]
+        return [pair for pair in found if getattr(pair[1], "name", "") == exchange]
 
     def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
         """Declare an exchange or a queue, unless this connection has done so.

@@ -123,3 +123,13 @@ def test_an_exchange_has_its_type_before_its_first_message(world: World, broker:
     put_due(world, "a", exchange="news", routing_key="some.thing")
     world.scheduler_of(RedBeatScheduler).tick()
     assert [broker.llen(name) for name in ("all", "new-orders")] == [1, 1]
+
+
+def test_a_queue_may_have_several_exchanges(world: World, broker: Any) -> None:
+    topic, other = ENTITIES.Exchange("news", type="topic"), ENTITIES.Exchange("other", "direct")
+    bindings = [ENTITIES.binding(topic, "some.*"), ENTITIES.binding(other, "new")]
+    world.app.conf.task_queues = [ENTITIES.Queue("all", bindings=bindings)]
+    for name, exchange, key in (("a", "news", "some.thing"), ("b", "other", "new")):
+        put_due(world, name, exchange=exchange, routing_key=key)
+    world.scheduler_of(RedBeatScheduler).tick()
+    assert broker.llen("all") == 2
