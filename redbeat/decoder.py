@@ -162,20 +162,15 @@ def _part(step: str | int, value: Any, default: Default, depth: int) -> Any:
 
 
 def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]:
-    if not TEXT.issuperset(map(type, value)):
-        _check_keys(value)
-    items = {key: _part(key, item, default, depth) for key, item in value.items()}
-    # A user's dict that looks like a tagged dict must not be decoded as one.
-    return types.VERBATIM.write(items) if TAG in value and types.type_of_tag(value[TAG]) else items
-
-
-def _check_keys(value: dict[Any, Any]) -> None:
     for key in value:
         if not isinstance(key, str):
             raise UnstorableError(
                 f"the key {key!r} is of type {type(key).__name__}; use a string, "
                 "the only type of keys in JSON"
             )
+    items = {key: _part(key, item, default, depth) for key, item in value.items()}
+    # A user's dict that looks like a tagged dict must not be decoded as one.
+    return types.VERBATIM.write(items) if TAG in value and types.type_of_tag(value[TAG]) else items
 
 
 def _object(value: Any, default: Default, depth: int) -> Any:
@@ -197,7 +192,6 @@ def _object(value: Any, default: Default, depth: int) -> Any:
 
 #: Most values are of these types and need no conversion.
 PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
-TEXT: frozenset[type] = frozenset({str})
 
 _chunks = json_chunks(json.JSONEncoder(allow_nan=False))
 _DEFAULT = RedBeatJSONEncoder().default

@@ -18,7 +18,7 @@ from redbeat.config import ensure_conf
 from redbeat.decoder import stored_type_of
 from redbeat.entries import decide, definition, edits, saving
 from redbeat.entries.calendars import give_calendars
-from redbeat.entries.changes import add_alike, apply, change_of, texts_in, with_enabled
+from redbeat.entries.changes import apply, change_of, texts_in, with_enabled
 from redbeat.entries.history import Texts
 from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry, check_allowed, check_key
@@ -53,8 +53,7 @@ class Here(NamedTuple):
 
     ``now`` is Redis's time. With ``only_missing``, stored entries stay as they are. ``known`` are
     the names in the set of static entries. ``note`` goes to Redis with all that is written, so that
-    another beat sees it wasn't the last to write. ``added`` has the change that added a new entry
-    by what its schedule is made of.
+    another beat sees it wasn't the last to write.
     """
 
     store: Store
@@ -63,7 +62,6 @@ class Here(NamedTuple):
     only_missing: bool
     known: set[str]
     note: str
-    added: dict[str, Change]
 
 
 class Item(NamedTuple):
@@ -73,18 +71,6 @@ class Item(NamedTuple):
     texts: Texts
     rule: schedule
     make: Callable[..., RedBeatSchedulerEntry]
-
-    def change(self, here: Here, row: Row) -> Change:
-        """New entries with the same schedule differ only in their keys and definitions."""
-        made_of, is_new = repr(self.rule.__reduce__()), row == Row(self.key)
-        if is_new and made_of in here.added:
-            return add_alike(here.added[made_of], self.key, self.texts[0])
-        entry = self.make(last_run_at=here.now)  # Celery's default takes long to compute
-        entry.is_static = True
-        change = saving.static_change(entry, row, self.texts, here.now)
-        if is_new:
-            here.added[made_of] = change
-        return change
 
 
 class Statics:
@@ -200,7 +186,7 @@ class Statics:
         holder = store.lock_holder(lock.key) if lock else ""
         other_leads = lock is not None and holder not in ("", lock.token)
         now, known = from_timestamp(store.time()), store.static_names()
-        here = Here(store, partial(apply, store), now, other_leads, known, new_mark(), {})
+        here = Here(store, partial(apply, store), now, other_leads, known, new_mark())
         if self._write(here) and not other_leads:
             here.exchange([_noting(here)])
             self._note = here.note
@@ -223,7 +209,7 @@ class Statics:
         more per 500 of which some use calendars. Three if no beat has written static entries since
         :meth:`offer`.
         """
-        here = Here(store, exchange, now, False, store.static_names(), new_mark(), {})
+        here = Here(store, exchange, now, False, store.static_names(), new_mark())
         is_written = bool(self._note) and store.noted(WRITTEN) == self._note
         self._note = ""
         if not (is_written or self._write(here)):
@@ -262,14 +248,15 @@ class Statics:
         """Whether all entries were written."""
         for batch in reading.batches(list(self._entries)):
             names = {self._entries[name].key: name for name in batch}
-            # An item that isn't known is probably new; if not, the answer has its row.
-            unread = {key: Row(key) for key, name in names.items() if self._is_new(here, name)}
+            unnamed = [name for name in batch if name not in here.known]
+            # An item among these is probably new; if not, the answer says so.
+            items = (self._entries[name] for name in unnamed)
+            unread = {item.key: Row(item.key) for item in items if isinstance(item, Item)}
             read = read_rows(here.store, (key for key in names if key not in unread))
             rows = [*read, *unread.values()]
             for _ in range(MOST_TRIES):
                 changes = self._changes(here, rows, names)
-                unnamed = (name for name in names.values() if name not in here.known)
-                new = [name for name in unnamed if name in self._entries]
+                new = [name for name in unnamed if name in self._entries and name not in here.known]
                 if not changes and not new:
                     break
                 index = _noting(here)
@@ -284,19 +271,25 @@ class Statics:
                     break
             else:
                 return False
+            refused = here.known.intersection(unnamed) - self.names
+            if refused:
+                here.exchange([Change("", index=[["SREM", words.STATICS, *refused]])])
         return True
-
-    def _is_new(self, here: Here, name: str) -> bool:
-        return name not in here.known and isinstance(self._entries[name], Item)
 
     def _changes(
         self, here: Here, rows: Iterable[Row], names: Mapping[str, str]
     ) -> dict[tuple[str, bool], Change]:
         """(name, whether it's new) -> change for what differs; refuse what is invalid."""
-        entries = [self._entries[names[row.key]] for row in rows]
+        entries: list[Any] = [self._entries[names[row.key]] for row in rows]
         give_calendars(here.store, (one for one in entries if not isinstance(one, Item)))
-        changes = {}
+        changes, firsts = {}, dict[str, Change]()
         for row, entry in zip(rows, entries, strict=True):
+            # New items with the same schedule differ only in their keys and definitions.
+            can_share = isinstance(entry, Item) and row == Row(row.key)
+            alike = repr(entry.rule.__reduce__()) if can_share else ""
+            if alike in firsts:
+                firsts[alike].twins[row.key] = entry.texts[0]
+                continue
             try:
                 if row.problem:
                     raise InvalidEntryError("name", OCCUPIED_BY % row.key)
@@ -308,6 +301,8 @@ class Statics:
                 continue
             if change is not None:
                 changes[names[row.key], row.definition is None] = change
+                if alike:
+                    firsts[alike] = change
         return changes
 
     def _change(self, here: Here, entry: RedBeatSchedulerEntry | Item, row: Row) -> Change | None:
@@ -318,7 +313,8 @@ class Statics:
             if texts_in(row) == texts or _is_paused(row, texts):
                 return _kept(row, here.now)
         if isinstance(entry, Item):
-            return entry.change(here, row)
+            entry = entry.make(last_run_at=here.now)  # Celery's default takes long to compute
+            entry.is_static = True
         return saving.static_change(entry, row, texts, here.now)
 
     def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> Texts:
@@ -340,22 +336,19 @@ class Statics:
     def _answered(
         self, here: Here, changes: dict[tuple[str, bool], Change], reply: Reply
     ) -> list[Row]:
-        again = []
+        again, unread = list[Row](), list[str]()
         for ((name, is_new), change), answer in zip(changes.items(), reply.answers, strict=False):
+            unread += answer.left if answer.word == words.DONE else change.twins
             if answer.word == words.DONE:
-                self._counts["added"] += is_new
+                self._counts["added"] += is_new + len(change.twins) - len(answer.left)
                 self._counts["changed"] += not is_new and words.DEFINITION in change.set
-            elif answer.word == words.REFUSED:
-                occupied = "WRONGTYPE" in answer.why
-                problem = OCCUPIED_BY % change.key if occupied else answer.why
-                self.refuse(name, InvalidEntryError("name", problem))
-                if is_new:
-                    here.exchange([Change("", index=[["SREM", words.STATICS, name]])])
             elif answer.row is not None:
                 again.append(answer.row)
-            else:  # it was deleted after it was read, or is a hash without a definition
-                again += read_rows(here.store, [change.key])
-        return again
+            elif answer.word == words.REFUSED and not isinstance(self._entries[name], Item):
+                self.refuse(name, InvalidEntryError("name", answer.why))
+            else:  # deleted since it was read, a hash without a definition, or no hash
+                unread.append(change.key)
+        return again + read_rows(here.store, unread)
 
 
 def item_of(app: Celery, name: str, fields: Mapping[str, Any]) -> Item | None:

@@ -103,14 +103,6 @@ def editing(row: Row, state: State, texts: Texts | None = None, meta: str | None
     return change
 
 
-def add_alike(change: Change, key: str, definition: str) -> Change:
-    """Add another entry as ``change`` adds one: only their keys and definitions differ."""
-    texts, index = {**change.set, words.DEFINITION: definition}, out_of_trouble(key)
-    return Change(
-        key, change.mark, change.expect, "", texts, change.unset, add=change.add, index=index
-    )
-
-
 def out_of_trouble(key: str) -> list[list[str]]:
     return [["HDEL", words.QUARANTINE, key], ["ZREM", words.FAILING, key]]
 

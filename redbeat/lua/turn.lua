@@ -5,13 +5,15 @@
 --          TRYAGAIN while it moves the keys), and the lock unless locking is off. Keys aside of the
 --          prefix are not declared: a user without a right to them loses what they are for.
 -- ARGV[1]  the head, JSON by name: storage/store.py writes it from a Request.
--- ARGV[2]  and all that follow: one Change each, JSON by name; at the end `messages` texts, the last
---          arguments of commands in `push`, which have their numbers.
+-- ARGV[2]  and all that follow: one Change each, JSON by name; at the end `messages` texts: the last
+--          arguments of commands in `push`, which have their numbers, and keys and definitions of
+--          twins, which are the number of the first one and how many twins there are.
 --
 -- Returns {head, answers, rows}, or {head} if nothing was asked and nothing is due. The head is
 -- JSON by name, see Reply in storage/rows.py. Of the answers, those are returned that are not 'done',
--- each after the number of its change: a word, 'refused: <why>' or a row. A row is JSON by name, and
--- all rows are one array. Scores and times are texts, because cjson rounds numbers to 14 digits.
+-- each after the number of its change: a word, 'refused: <why>', a row, or an array of keys. A row is
+-- JSON by name, and all rows are one array. Scores and times are texts, because cjson rounds numbers
+-- to 14 digits.
 --
 -- Writes keep an order, because Redis checks the memory limit only before the first write of a
 -- script, and not at all for a command that only removes or for EXPIRE: what adds comes first.

@@ -94,6 +94,7 @@ class Change:
         index: writes to side keys, [command, name of the side key, arguments...]. Their errors
             stop nothing. ``FORGET`` removes a field that still has the given text.
         not_before, not_after: the times of Redis between which the change may be applied.
+        twins: key -> definition of other new entries. They are added like this one, which is new.
     """
 
     key: str
@@ -114,17 +115,20 @@ class Change:
     index: list[list[str]] = field(default_factory=list)
     not_before: float | None = None
     not_after: float | None = None
+    twins: dict[str, str] = field(default_factory=dict)
 
 
 class Answer(NamedTuple):
     """The answer to a change: ``why`` it was refused, or the ``row`` that it differed from.
 
-    After DIFFERS or REFUSED, the key is left out of the look of the same turn.
+    After DIFFERS or REFUSED, the key is left out of the look of the same turn. ``left`` are the
+    keys of twins that weren't added, because there is something.
     """
 
     word: str
     why: str = ""
     row: Row | None = None
+    left: Sequence[str] = ()
 
 
 class Look(NamedTuple):

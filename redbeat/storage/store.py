@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from time import time
 from typing import Any, Final, cast
@@ -209,7 +209,7 @@ class Store(reading.Reading):
     def _encoded(self, change: Change, messages: list[bytes]) -> bytes:
         """A change as JSON, or the reason why it is refused, which doesn't begin with {.
 
-        Messages are long, so they travel next to the JSON and are referred to by number.
+        Messages and twins are long, so they travel next to the JSON and are referred to by number.
         """
         triples = zip(_FIELDS, _values(change), _USUAL, strict=True)
         fields = {name: value for name, value, usual in triples if value != usual}
@@ -219,6 +219,9 @@ class Store(reading.Reading):
                 fields[name] = repr(float(value))
         if "nan" in (fields.get("score"), fields.get("add")):
             return b"the score is not a number"
+        if change.twins:
+            fields["twins"] = len(messages) + 1, len(change.twins)
+            messages += map(bytes_of, chain.from_iterable(change.twins.items()))
         try:
             if change.push:
                 fields["push"] = commands = []
@@ -275,6 +278,8 @@ class Store(reading.Reading):
             return IS_DONE
         if given[:1] == b"{":
             return Answer(DIFFERS, row=Row.read(given))
+        if given[:1] == b"[":
+            return Answer(DONE, left=json.loads(text_of(given)))
         word, _, why = text_of(given).partition(": ")
         return Answer(word, why)
 

@@ -144,6 +144,26 @@ local function apply_to(change, key)
   return (change.delete and not (found[1] or problem or change.expect)) and 'absent' or 'done'
 end
 
+-- Returns 'done', or the keys of the twins that are not new.
+local function add_twins(change)
+  local first, count = unpack(change.twins)
+  local index, left = change.index, {}
+  change.index = nil
+  for i = first_message + first, first_message + first + 2 * count - 2, 2 do
+    local key = ARGV[i]
+    change.set.definition = ARGV[i + 1]
+    if apply_to(change, key) == 'done' then
+      for _, command in ipairs(index) do
+        command[#command + 1] = key
+      end
+    else
+      left[#left + 1] = key
+    end
+  end
+  write_index(index)
+  return left[1] and cjson.encode(left) or 'done'
+end
+
 local function apply(text)
   local readable, change = pcall(cjson.decode, text)
   if not readable then
@@ -154,6 +174,9 @@ local function apply(text)
     return 'done'
   end
   local answer = apply_to(change, change.key)
+  if answer == 'done' and change.twins then
+    answer = add_twins(change)
+  end
   left_out[change.key] = left_out[change.key] or string.sub(answer, 1, 7) == 'refused'
   return answer
 end
