@@ -145,8 +145,6 @@ def storable(value: Any, default: Default, depth: int = 0) -> Any:
         raise UnstorableError(f"refers to itself or is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         return _dict(value, default, depth)
-    if type(value) in (list, tuple) and PLAIN.issuperset(map(type, value)):
-        return value
     if isinstance(value, (list, tuple)):
         return [_part(index, item, default, depth) for index, item in enumerate(value)]
     return _object(value, default, depth)

@@ -47,6 +47,9 @@ OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 #: Carries out changes in one round trip.
 Exchange = Callable[[Sequence[Change]], Reply]
 
+#: (name, whether it's new) -> change.
+Changes = dict[tuple[str, bool], Change]
+
 
 class Here(NamedTuple):
     """Where and when static entries are written.
@@ -65,11 +68,14 @@ class Here(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item of ``beat_schedule`` whose entry is made only to be written."""
+    """An item of ``beat_schedule`` whose entry is made only to be written.
+
+    New items that are ``alike``, which have the same schedule, differ only in key and definition.
+    """
 
     key: str
     texts: Texts
-    rule: schedule
+    alike: str
     make: Callable[..., RedBeatSchedulerEntry]
 
 
@@ -79,7 +85,8 @@ class Statics:
     An invalid entry is logged and doesn't affect others. An older version of it stays in Redis.
 
     An unchanged entry is read and not written. Entries are read 500 at a time, and each change
-    expects what was read, so beats that write at the same time do no harm.
+    expects what was read, so beats that write at the same time do no harm. What is probably new
+    isn't read: its change expects nothing.
     """
 
     def __init__(self) -> None:
@@ -178,8 +185,8 @@ class Statics:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries; while another beat leads, only add those that are missing.
 
-        Four round trips, one per 500 entries, and one more per 500 of which some are written; none
-        without entries.
+        Four round trips, one per 500 entries of which some aren't new, and one more per 500 of
+        which some are written; none without entries.
         """
         if not self._entries:
             return
@@ -249,11 +256,9 @@ class Statics:
         for batch in reading.batches(list(self._entries)):
             names = {self._entries[name].key: name for name in batch}
             unnamed = [name for name in batch if name not in here.known]
-            # An item among these is probably new; if not, the answer says so.
-            items = (self._entries[name] for name in unnamed)
-            unread = {item.key: Row(item.key) for item in items if isinstance(item, Item)}
-            read = read_rows(here.store, (key for key in names if key not in unread))
-            rows = [*read, *unread.values()]
+            items = [item for item in map(self._entries.get, unnamed) if isinstance(item, Item)]
+            rows = [Row(item.key) for item in items]
+            rows += read_rows(here.store, sorted(names.keys() - {row.key for row in rows}))
             for _ in range(MOST_TRIES):
                 changes = self._changes(here, rows, names)
                 new = [name for name in unnamed if name in self._entries and name not in here.known]
@@ -276,17 +281,13 @@ class Statics:
                 here.exchange([Change("", index=[["SREM", words.STATICS, *refused]])])
         return True
 
-    def _changes(
-        self, here: Here, rows: Iterable[Row], names: Mapping[str, str]
-    ) -> dict[tuple[str, bool], Change]:
-        """(name, whether it's new) -> change for what differs; refuse what is invalid."""
+    def _changes(self, here: Here, rows: Iterable[Row], names: Mapping[str, str]) -> Changes:
+        """The changes of what differs; refuse what is invalid."""
         entries: list[Any] = [self._entries[names[row.key]] for row in rows]
         give_calendars(here.store, (one for one in entries if not isinstance(one, Item)))
-        changes, firsts = {}, dict[str, Change]()
+        changes, firsts = Changes(), dict[str, Change]()
         for row, entry in zip(rows, entries, strict=True):
-            # New items with the same schedule differ only in their keys and definitions.
-            can_share = isinstance(entry, Item) and row == Row(row.key)
-            alike = repr(entry.rule.__reduce__()) if can_share else ""
+            alike = entry.alike if isinstance(entry, Item) and row == Row(row.key) else ""
             if alike in firsts:
                 firsts[alike].twins[row.key] = entry.texts[0]
                 continue
@@ -333,22 +334,19 @@ class Statics:
                 self._texts[name] = texts_in(stored)
         return self._texts[name]
 
-    def _answered(
-        self, here: Here, changes: dict[tuple[str, bool], Change], reply: Reply
-    ) -> list[Row]:
-        again, unread = list[Row](), list[str]()
+    def _answered(self, here: Here, changes: Changes, reply: Reply) -> list[Row]:
+        """What is stored where a change was not done."""
+        unread: list[str] = []
         for ((name, is_new), change), answer in zip(changes.items(), reply.answers, strict=False):
-            unread += answer.left if answer.word == words.DONE else change.twins
             if answer.word == words.DONE:
                 self._counts["added"] += is_new + len(change.twins) - len(answer.left)
                 self._counts["changed"] += not is_new and words.DEFINITION in change.set
-            elif answer.row is not None:
-                again.append(answer.row)
+                unread += answer.left
             elif answer.word == words.REFUSED and not isinstance(self._entries[name], Item):
                 self.refuse(name, InvalidEntryError("name", answer.why))
-            else:  # deleted since it was read, a hash without a definition, or no hash
-                unread.append(change.key)
-        return again + read_rows(here.store, unread)
+            else:  # edited or deleted since it was read; or there, though it wasn't known
+                unread += [change.key, *change.twins]
+        return read_rows(here.store, unread)
 
 
 def item_of(app: Celery, name: str, fields: Mapping[str, Any]) -> Item | None:
@@ -370,7 +368,7 @@ def item_of(app: Celery, name: str, fields: Mapping[str, Any]) -> Item | None:
     check_destinations(app, options)
     definition.warn_if_too_short(name, rule)
     make = partial(RedBeatSchedulerEntry, **fields, name=name, app=app)
-    return Item(key, (text, ""), rule, make)
+    return Item(key, (text, ""), repr(rule.__reduce__()), make)
 
 
 def _noting(here: Here) -> Change:

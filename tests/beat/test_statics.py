@@ -124,6 +124,33 @@ def test_an_added_entry_has_nothing_of_an_earlier_one(place: Place) -> None:
     assert set(place.client.hkeys("redbeat:a")) == {"definition", "meta", "beat_state"}
 
 
+def test_new_entries_share_what_their_schedule_decides(place: Place) -> None:
+    place.declare(
+        a=HOUR,
+        b={"schedule": HOUR, "args": [1]},
+        c=schedule(HOUR, relative=True),
+        d=2 * HOUR,
+        e={"schedule": HOUR, "max_runs": 1},
+    )
+    place.beat()
+    states = [place.client.hget(f"redbeat:{name}", "beat_state") for name in "abcde"]
+    assert states[0] == states[1]
+    assert len(set(states)) == 4
+    assert [place.definition(name)["args"] for name in "ab"] == [None, [1]]
+    assert [place.is_due_in(name, HOUR) for name in "abe"] == [True] * 3
+    assert place.is_due_in("d", 2 * HOUR)
+
+
+def test_an_item_that_is_stored_without_being_known_is_changed(place: Place) -> None:
+    for name in "ab":
+        RedBeatSchedulerEntry(name, "other", HOUR, app=place.app, last_run_at=datetime.now()).save()
+    place.client.hset("redbeat:c", "meta", "{}")  # a hash without a definition
+    place.declare(a=HOUR, b=HOUR, c=HOUR, d=HOUR)
+    place.lead()
+    assert [place.definition(name)["task"] for name in "abcd"] == ["proj.note"] * 4
+    assert place.names == set("abcd")
+
+
 @pytest.mark.parametrize("begins_again", [True, False])
 def test_a_finished_entry_begins_again_if_its_schedule_changed(
     place: Place, begins_again: bool

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from redbeat.codec.stored import text_of
 from redbeat.storage import words
 from redbeat.storage.rows import Answer, Change, Look, Row, digest_of, new_mark
 from redbeat.storage.scripts import load_script
-from tests.storage.places import KEYS, LOCK, Place, aside, key_of, record
+from tests.storage.places import KEYS, LOCK, Place, aside, key_of, record, state_of
 
 
 def test_a_change_of_what_was_looked_at_is_done(place: Place) -> None:
@@ -139,6 +140,42 @@ def test_a_new_entry_needs_a_definition_and_may_expect_nothing_there(place: Plac
     assert place.words(save) == [words.DONE]
     assert place.score(key) == 9
     assert place.words(save) == [words.DIFFERS]
+
+
+def test_twins_are_added_like_their_change_unless_they_are_there(place: Place) -> None:
+    first, second, *_ = keys = [
+        key_of(name) for name in ("first", "second", "there", "text", "bad")
+    ]
+    place.put("there", 3)
+    place.put("text", 3, definition="text")
+    place.client.set(keys[4], "x")
+    save = Change(
+        first,
+        new_mark(),
+        expect=digest_of(Row(first)),
+        set={"definition": "1", "meta": "{}"},
+        add=9,
+        index=[["HDEL", "quarantine", first]],
+        twins=dict.fromkeys(keys[1:], "ü"),
+    )
+    save.set["beat_state"] = state_of(save.mark)
+    place.client.hset(aside("quarantine"), mapping=dict.fromkeys(keys, "{}"))
+    for _ in range(2):  # a repeated request gets the same answer
+        (answer,) = place.apply(save)
+        assert (answer.word, answer.left) == (words.DONE, keys[2:])
+    assert place.row(second) == place.row(first)._replace(key=second, definition="ü")
+    assert (place.score(second), place.score(keys[2])) == (9, 3)
+    assert place.row(keys[3]).definition == "text"
+    quarantined = place.client.hkeys(aside("quarantine"))
+    assert sorted(map(text_of, quarantined)) == sorted(keys[2:])
+
+
+def test_twins_stay_out_if_their_change_is_not_done(place: Place) -> None:
+    first, second = place.put("first"), key_of("second")
+    nothing, texts = digest_of(Row(first)), {"definition": "{}"}
+    save = Change(first, new_mark(), nothing, set=texts, add=9, twins={second: "{}"})
+    assert place.words(save) == [words.DIFFERS]
+    assert place.stored(second) == {}
 
 
 def test_only_add_puts_an_entry_into_the_schedule(place: Place) -> None:

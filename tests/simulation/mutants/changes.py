@@ -179,6 +179,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/beat/test_beat.py",),
     ),
     Mutant(
+        "twins-believed",
+        "An entry that is there already counts as added together with a new one.",
+        "lua/parts/change.lua",
+        "if apply_to(change, key) == 'done' then",
+        "if apply_to(change, key) then",
+        ("tests/storage/test_changes.py", "tests/beat/test_statics.py"),
+    ),
+    Mutant(
         "delete-leaves-member",
         "Deleting an entry leaves its member in the schedule.",
         "lua/parts/change.lua",

@@ -204,6 +204,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/beat/test_statics.py",),
     ),
     Mutant(
+        "statics-of-one-schedule",
+        "New entries of beat_schedule all get the times of the first one.",
+        "beat/statics.py",
+        "repr(rule.__reduce__())",
+        '"alike"',
+        ("tests/beat/test_statics.py",),
+    ),
+    Mutant(
         "statics-never-leave",
         "Static entries that left the configuration keep running.",
         "beat/statics.py",
