@@ -68,15 +68,13 @@ class Here(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item of ``beat_schedule`` whose entry is made only to be written.
-
-    New items that are ``alike``, which have the same schedule, differ only in key and definition.
-    """
+    """An item of ``beat_schedule`` whose entry is made only to be written."""
 
     key: str
     texts: Texts
-    alike: str
-    make: Callable[..., RedBeatSchedulerEntry]
+    rule: BaseSchedule
+    app: Celery
+    fields: Mapping[str, Any]
 
 
 class Statics:
@@ -287,7 +285,9 @@ class Statics:
         give_calendars(here.store, (one for one in entries if not isinstance(one, Item)))
         changes, firsts = Changes(), dict[str, Change]()
         for row, entry in zip(rows, entries, strict=True):
-            alike = entry.alike if isinstance(entry, Item) and row == Row(row.key) else ""
+            # New items with the same schedule differ only in their keys and definitions.
+            is_new = row.definition is None and row == Row(row.key)
+            alike = repr(entry.rule.__reduce__()) if is_new and isinstance(entry, Item) else ""
             if alike in firsts:
                 firsts[alike].twins[row.key] = entry.texts[0]
                 continue
@@ -314,7 +314,9 @@ class Statics:
             if texts_in(row) == texts or _is_paused(row, texts):
                 return _kept(row, here.now)
         if isinstance(entry, Item):
-            entry = entry.make(last_run_at=here.now)  # Celery's default takes long to compute
+            # Celery's default of last_run_at takes long to compute.
+            fields = {**entry.fields, "name": here.store.keys.name_of(row.key)}
+            entry = RedBeatSchedulerEntry(app=entry.app, last_run_at=here.now, **fields)
             entry.is_static = True
         return saving.static_change(entry, row, texts, here.now)
 
@@ -367,8 +369,7 @@ def item_of(app: Celery, name: str, fields: Mapping[str, Any]) -> Item | None:
     check_allowed(conf, fields["task"], options)
     check_destinations(app, options)
     definition.warn_if_too_short(name, rule)
-    make = partial(RedBeatSchedulerEntry, **fields, name=name, app=app)
-    return Item(key, (text, ""), repr(rule.__reduce__()), make)
+    return Item(key, (text, ""), rule, app, fields)
 
 
 def _noting(here: Here) -> Change:

@@ -207,7 +207,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "statics-of-one-schedule",
         "New entries of beat_schedule all get the times of the first one.",
         "beat/statics.py",
-        "repr(rule.__reduce__())",
+        "repr(entry.rule.__reduce__())",
         '"alike"',
         ("tests/beat/test_statics.py",),
     ),
