@@ -27,10 +27,8 @@ from redbeat.entries.state import end_line
 from redbeat.errors import described, reason_of
 from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import emit, run_failed, run_succeeded
-from redbeat.storage.store import Store
+from redbeat.storage.store import store_of
 from redbeat.storage.words import END
-
-from .entry import store_of
 
 __all__ = ("enable",)
 
@@ -260,24 +258,17 @@ class Reports:
     def _send(self, end: End) -> None:
         key = end.key or self._store.keys.entry(end.name)
         run = end.scheduled_at.isoformat() if end.scheduled_at is not None else ""
-        report_end(self._store, key, end.task_id, end.result, time.monotonic() - end.at, run)
-        signal = {"succeeded": run_succeeded, "failed": run_failed}.get(end.result.state)
+        result = end.result
+        words = (result.state, result.seconds, result.retries, result.error or "")
+        # The run's nominal time proves that the task id is one of the entry. The report gets
+        # Redis's time, because the clocks of workers may be wrong. A repeated report is another
+        # line with the same task id, which counts once.
+        line = end_line(end.task_id, *words, run)
+        self._store.say(key, line, kind=END, age=time.monotonic() - end.at)
+        signal = {"succeeded": run_succeeded, "failed": run_failed}.get(result.state)
         if signal is not None:
-            fields = {"scheduled_at": end.scheduled_at, "result": end.result}
+            fields = {"scheduled_at": end.scheduled_at, "result": result}
             emit(signal, self._app, name=end.name, task_id=end.task_id, **fields)
-
-
-def report_end(
-    store: Store, key: str, task_id: str, result: RunResult, age: float, run: str = ""
-) -> None:
-    """Report that a run ended ``age`` seconds ago, unless the entry is gone. One round trip.
-
-    ``run`` is the run's nominal time, which proves that the task id is one of the entry. The report
-    gets Redis's time, because the clocks of workers may be wrong. A repeated report is another line
-    with the same task id, which counts once.
-    """
-    line = end_line(task_id, result.state, result.seconds, result.retries, result.error or "", run)
-    store.say(key, line, kind=END, age=age)
 
 
 def quick(client: Any) -> Any:

@@ -19,11 +19,11 @@ from redbeat import Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import Exit
 from redbeat.connection.retrying import RetryingConnection
-from redbeat.entries.history import RunResult
+from redbeat.entries.state import end_line
 from redbeat.errors import EX_CONFIG
 from redbeat.storage.keys import Layout
 from redbeat.storage.store import store_of
-from redbeat.worker import report_end
+from redbeat.storage.words import END
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.servers import RedisServer
@@ -350,7 +350,7 @@ def test_workers_that_report_nothing_any_more(
     make("a")
     stats, store = ".redbeat::stats", store_of(app)
     redis_client.hset(stats, "dispatched", 100)
-    report_end(store, "redbeat:a", "id", RunResult("succeeded", None), 0.0)
+    store.say("redbeat:a", end_line("id", "succeeded"), kind=END, age=0.0)
     reported, sent = str(redis_client.hget(stats, "last_report")).split()
     assert float(reported) == pytest.approx(time.time(), abs=60)
     assert sent == "100"
