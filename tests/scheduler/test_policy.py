@@ -116,6 +116,24 @@ def test_the_deadline_of_celery_holds_for_crontabs(world: World) -> None:
     assert scheduler.names == ["interval"]
 
 
+def test_an_entry_without_one_has_no_such_field(world: World) -> None:
+    RedBeatSchedulerEntry("a", "t", 60, app=world.app, max_runs=None, coalesce="latest").save()
+    assert not world.client.hexists(f"{PREFIX}a", "policy")
+
+
+def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> None:
+    put(world, "a", 90, 60, jitter=20)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    nominal = world.now() - 30
+    (message,) = scheduler.sent
+    assert message.scheduled_at.timestamp() == pytest.approx(nominal, abs=5)
+    score = world.score("a")
+    assert score is not None
+    assert nominal + 55 < score < nominal + 85
+    assert score == load(world, "a").score
+
+
 def test_all_missed_runs_in_order(world: World) -> None:
     put(world, "a", 60 * 5 + 30, coalesce="all", catch_up_limit=10)
     scheduler = world.scheduler()

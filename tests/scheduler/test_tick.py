@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.beat import LONGEST_WAIT
 from tests.deployments import PREFIX
 
@@ -38,20 +37,6 @@ def leading(world: World) -> RecordingScheduler:
 
 
 class TestRunning:
-    def test_a_due_entry_is_sent_once_and_recorded(self, world: World) -> None:
-        ran = world.ago(90)
-        world.put("a", interval_json(60), ran, args=[1], kwargs={"k": 2})
-        scheduler = world.scheduler()
-        before = world.now()
-        scheduler.tick()
-        scheduler.tick()
-        assert [(m.task, m.args, m.kwargs) for m in scheduler.sent] == [("tasks.a", [1], {"k": 2})]
-        assert world.run_count("a") == 1
-        assert not world.is_held("a")
-        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
-        assert entry.last_run_at is not None
-        assert before <= entry.last_run_at.timestamp() <= world.now()
-
     def test_the_next_run_keeps_the_phase_and_missed_runs_coalesce(self, world: World) -> None:
         ran = world.ago(605)
         world.put("a", interval_json(60), ran)
