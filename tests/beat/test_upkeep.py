@@ -8,10 +8,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-import fakeredis
 import pytest
 from celery import Celery
-from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat import upkeep
@@ -28,8 +26,6 @@ from redbeat.storage.words import TRIGGER
 from tests.beat.sending import Clock
 from tests.beat.test_statics import HOUR, SCHEDULE, Place, log, place
 from tests.beat.worlds import HookedScheduler, run_until_idle
-from tests.deployments import cluster
-from tests.schedulers import Scheduler
 
 __all__ = ("log", "place")
 
@@ -244,54 +240,6 @@ def test_a_signal_stops_a_tick_between_two_runs(place: Place, delivery: str) -> 
     run_until_idle(place.beat(HookedScheduler))
     sent = [message.name for message in place.messages]
     assert len(sent) == len(set(sent)) == 40
-
-
-# -- other kinds of Redis --------------------------------------------------------------------------
-
-
-def keep_up(app: Celery, client: Any, schedule: str) -> None:
-    """Add, change and remove static entries, lose the schedule, and look at what comes back."""
-    clock, every = Clock(), {"task": "proj.note", "schedule": HOUR}
-    for entries in ({"a": every, "b": every}, {"a": {**every, "args": [1]}}):
-        app.conf.beat_schedule = entries
-        beat = type("OnClock", (Scheduler,), {"clock": staticmethod(clock)})(app)
-        run_until_idle(beat)
-        assert client.zcard(schedule) == len(entries)
-        beat.close()
-    app.conf.beat_schedule = {}
-    saving.save(
-        store_of(app),
-        [RedBeatSchedulerEntry(name, "proj.note", HOUR, app=app) for name in ("c", "d")],
-    )
-    beat = type("OnClock", (Scheduler,), {"clock": staticmethod(clock)})(app)
-    run_until_idle(beat)
-    clock.now += 1
-    beat.tick()
-    assert client.zcard(schedule) == 2
-    client.delete(schedule)
-    wait(beat, clock, 1)
-    assert client.zcard(schedule) == 2
-    assert all(float(score) > 1 for _, score in client.zrange(schedule, 0, -1, withscores=True))
-    beat.close()
-
-
-def test_in_a_cluster() -> None:
-    with cluster() as deployment, RedisCluster.from_url(deployment.url) as client:
-        app = Celery("tests", broker="memory://", set_as_current=False)
-        prefix = {"redbeat_key_prefix": "{redbeat}:"}
-        app.conf.update(deployment.settings, timezone="UTC", result_expires=None, **prefix)
-        keep_up(app, client, "{redbeat}::schedule")
-        app.redbeat_redis.close()
-        app.close()
-
-
-def test_with_a_fake_redis() -> None:
-    app = Celery("tests", broker="memory://", set_as_current=False)
-    app.conf.update(timezone="UTC", result_expires=None)
-    with fakeredis.FakeRedis() as client:
-        app.redbeat_redis = client
-        keep_up(app, client, SCHEDULE)
-    app.close()
 
 
 # -- side keys -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from redbeat.storage.keys import Keys
 from redbeat.storage.rows import new_mark
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
-from tests.schedule.conftest import RoundTrips, trips
+from tests.schedule.conftest import trips
 from tests.scheduler.conftest import Clock, RecordingScheduler, World, interval_json
 from tests.waiting import wait_until
 
@@ -69,28 +69,6 @@ def test_an_excluded_run_is_not_sent_and_not_missed(
     assert following.timestamp() <= (world.score("a") or 0) < following.timestamp() + 60
     assert "missed" not in log.text
     assert world.run_count("a") == 0
-
-
-def test_entries_without_calendars_cost_nothing_and_all_others_one_round_trip(
-    world: World, schedule: Schedule, trips: RoundTrips, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redbeat.beat.turn.LONGEST_WAIT", 60.0)
-    schedule.save_calendar(Calendar("never", days=["2001-01-01"]))
-    scheduler = world.scheduler()
-    scheduler.tick()
-    cost = {}
-    for names in (["never"], []):
-        # Periodic work, such as the report of this beat, may add a round trip to one of the ticks.
-        ticks = []
-        for turn in range(3):
-            for number in range(20):
-                put(world, f"{names}{turn}{number}", names)
-            trips.take()
-            scheduler.tick()
-            ticks.append(trips.take())
-        cost[bool(names)] = min(ticks)
-    assert len(scheduler.names) == 120
-    assert cost[False] <= cost[True] <= cost[False] + 1
 
 
 @pytest.mark.parametrize("missing", ["unknown", "bad"])

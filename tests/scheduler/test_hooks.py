@@ -97,17 +97,6 @@ class TestScheduler:
         world.scheduler_of(Own).tick()
         assert world.dump() == before
 
-    def test_is_due(self, world: World) -> None:
-        class Own(RecordingScheduler):
-            def is_due(self, _entry: Any) -> Any:
-                return schedstate(False, 30.0)
-
-        world.put("a", interval_json(60), world.ago(90))
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert scheduler.sent == []
-        assert world.score("a") == world.later(30)
-
     def test_schedule_shows_what_is_due_and_the_next(self, world: World) -> None:
         world.put("due", interval_json(60), world.ago(90))
         world.put("next", interval_json(60), world.ago(50), score=world.now() + 10)

@@ -11,7 +11,6 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.codec.types import LazyArgument
 from redbeat.entries.definition import LazyArgumentError
 from redbeat.errors import InvalidEntryError
-from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, RecordingScheduler, World
@@ -225,15 +224,3 @@ def test_an_entry_of_the_configuration_may_be_sent_by_hand(world: World) -> None
     assert run(world, scheduler) == ([[0]], {})
     scheduler.apply_async(scheduler.kept, producer=scheduler.producer, advance=False)
     assert scheduler.sent[-1].args == [[1]]
-
-
-def test_the_real_scheduler_sends_the_results(world: World) -> None:
-    configure(world, kwargs={"n": {"m": LAZY}})
-    scheduler = world.scheduler_of(RedBeatScheduler)
-    scheduler.tick()
-    make_due(world)
-    scheduler.tick()
-    with world.app.connection_for_read() as connection:
-        message = connection.SimpleQueue("celery").get(timeout=5)
-        message.ack()
-    assert message.payload[1] == {"n": {"m": 0}}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from datetime import datetime, timezone
-from functools import partial
 
 import pytest
 from redis.exceptions import LockNotOwnedError
@@ -20,7 +18,7 @@ from redbeat.storage.words import SEEN_WITHIN, SILENCE
 from tests.deployments import PREFIX
 
 from .clients import Wire
-from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once, void
+from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, void
 
 
 def lock_of(scheduler: RedBeatScheduler) -> str:
@@ -45,13 +43,6 @@ class TestLeading:
         messages = [record.getMessage() for record in log.records]
         assert messages.count("beat: Acquired lock") == 1
         assert messages.count("beat: Acquiring lock...") == 2
-
-    def test_ttl_is_the_timeout_and_renewed_by_ticks(self, world: World) -> None:
-        scheduler = world.scheduler(lock_timeout=40)
-        scheduler.tick()
-        world.client.pexpire(LOCK, 10_000)
-        scheduler.tick()
-        assert 39_000 < world.client.pttl(LOCK) <= 40_000
 
     def test_close_releases_and_the_standby_takes_over(
         self, world: World, log: pytest.LogCaptureFixture
@@ -165,37 +156,6 @@ class TestDeadLeader:
         assert heir.names == ["a"]
         stale.close()
         assert world.client.get(LOCK) == lock_of(heir)
-
-
-def tick_all(beats: list[RecordingScheduler]) -> None:
-    """Call ``tick()`` of each beat."""
-    for beat in beats:
-        beat.tick()
-
-
-class TestWithoutLock:
-    @pytest.mark.long
-    def test_beats_share_the_work(self, world: World) -> None:
-        """Each occurrence is sent exactly once, by any of the beats."""
-        world.app.conf.redbeat_lock_key = None
-        beats = [world.scheduler() for _ in range(3)]
-        for beat in beats:
-            beat.tick()
-        world.put_many(3000)  # one beat has at most two looks of 500 entries in hand
-        sent: Counter[str] = Counter()
-        for beat in beats:
-            others = [other for other in beats if other is not beat]
-            beat.before_send = once(partial(tick_all, others))
-        for _ in range(3):
-            for beat in beats:
-                beat.tick()
-        for beat in beats:
-            sent.update(message.id for message in beat.sent)
-        assert len(sent) == 3000
-        assert set(sent.values()) == {1}
-        assert sum(1 for beat in beats if beat.sent) > 1
-        assert all(beat.lock is None for beat in beats)
-        assert world.client.get(LOCK) is None
 
 
 class TestApi:
@@ -347,15 +307,6 @@ class TestExit:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert not world.is_held("a")
-
-    def test_leaves_the_lock_of_the_other(
-        self, world: World, scheduler: RecordingScheduler
-    ) -> None:
-        take_lock(world)
-        with pytest.raises(LockNotOwnedError):
-            scheduler.tick()
-        scheduler.close()
-        assert world.client.get(LOCK) == "another"
 
     def test_a_beat_that_never_led_does_not_exit(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"

@@ -151,17 +151,6 @@ class TestRoundTrips:
         world.scheduler(lazy=True)
         assert counting.trips == 0
 
-    def test_making_a_scheduler_writes_the_static_entries(
-        self, world: World, counting: CountingRedis
-    ) -> None:
-        world.scheduler()
-        assert counting.trips == 0
-        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
-        world.scheduler()
-        # Four to connect, TIME, the lock and the names, two to load and call a script, and one for
-        # the changes. The last one notes that the entries are written.
-        assert counting.trips <= 10
-
 
 class TestClosing:
     def test_close_before_any_tick(self, world: World, counting: CountingRedis) -> None:
@@ -263,16 +252,6 @@ def test_what_becomes_due_is_looked_at_in_the_same_round_trip(
     idle.tick()
     assert [sent.name for sent in idle.sent] == ["new"]
     assert calls(world)["evalsha"] <= 3  # look, hold and record
-
-
-def test_lost_data_are_seen_at_the_next_tick(
-    world: World, idle: RecordingScheduler, log: pytest.LogCaptureFixture
-) -> None:
-    world.put("later-2", score=world.now() + 900)
-    idle.tick()
-    world.client.flushall()
-    idle.tick()
-    assert "all 2 entries are gone" in log.text
 
 
 def test_presence_counts_and_other_sets_are_seen_after_a_second(
