@@ -327,6 +327,17 @@ class TestRelease:
         assert world.quarantine() == {}
         assert scheduler.names == ["bad"]
 
+    def test_an_entry_that_a_program_deletes_leaves_the_quarantine(
+        self, world: World, clock: Clock
+    ) -> None:
+        _store(world, "definition", "{")
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        world.client.delete(f"{PREFIX}bad")
+        clock.advance(INTERVAL)
+        scheduler.tick()
+        assert world.quarantine() == {}
+
 
 class TestMissingHash:
     def test_looks_are_counted_from_zero_after_the_hash_came_back(self, world: World) -> None:

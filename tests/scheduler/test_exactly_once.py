@@ -229,6 +229,22 @@ class TestOneStep:
             scheduler.tick()
         assert (queues.names(), world.run_count("a")) == ([], 0)
 
+    def test_a_program_with_its_own_tick(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        saved(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        assert queues.names() == ["a"]
+        world.client.hdel(f"{PREFIX}a", "meta")
+        world.make_due("a")
+        wire.lose(lambda: len(queues.messages()) == 2)
+        for _ in range(3):
+            for entry in scheduler.schedule.values():
+                scheduler.maybe_due(entry)
+        assert wire.lost == 1
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+
 
 class TestWhatCelerySends:
     """Routing, priorities and serializers work in the same way as in Celery and kombu."""

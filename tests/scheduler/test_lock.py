@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from datetime import datetime, timezone
 
 import pytest
@@ -174,6 +175,14 @@ class TestApi:
         assert not lock.owned()
         assert not lock.extend()
         assert not lock.release()
+
+    def test_acquire_waits_for_the_given_time(self, world: World) -> None:
+        world.client.set(LOCK, "another", px=60_000)
+        lock = world.scheduler().lock
+        assert lock is not None
+        start = time.monotonic()
+        assert not lock.acquire(blocking_timeout=1)
+        assert 1 <= time.monotonic() - start < 30
 
     def test_a_tick_goes_on_with_a_lock_acquired_before(self, world: World) -> None:
         scheduler = world.scheduler()

@@ -300,6 +300,26 @@ def test_a_failed_look_at_the_other_beats_is_repeated(
     wait_until(share)
 
 
+def test_a_close_without_redis_raises_once(world: World, wire: Wire) -> None:
+    beat = start(world)
+    run([beat])
+    world.schedulers.remove(beat)
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        wire.before_command(fail)
+        raise redis.ConnectionError("away")
+
+    wire.before_command(fail)
+    wake_all(beat)
+    beat.tick()
+    calls.clear()
+    with pytest.raises(redis.ConnectionError):
+        shards_of(beat).release_lock()
+    assert len(calls) < SHARDS, "a server that is away is tried once, not for each shard"
+
+
 def test_one_entry_is_run_in_its_shard(world: World) -> None:
     """A program calls ``maybe_due`` for each entry, as Celery's own tick does."""
     names = save(world, 12)

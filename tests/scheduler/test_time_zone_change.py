@@ -86,6 +86,16 @@ def test_the_same_zone_changes_nothing(world: World) -> None:
     assert world.score("a") == before
 
 
+def test_an_entry_that_cannot_be_read_stops_nothing(world: World) -> None:
+    hour = far_hour(BERLIN, TOKYO)
+    start(world, BERLIN)
+    world.client.hset(f"{PREFIX}bad", "definition", "{")
+    world.client.zadd(SCHEDULE, {f"{PREFIX}bad": world.now() + 900})
+    RedBeatSchedulerEntry("a", "t", crontab(minute="0", hour=str(hour)), app=world.app).save()
+    start(world, TOKYO)
+    assert world.score("a") == pytest.approx(next_at(TOKYO, hour), abs=1)
+
+
 def test_many_batches(world: World) -> None:
     hour = far_hour(BERLIN, TOKYO)
     start(world, BERLIN)
