@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import translate
 from itertools import product
 from threading import RLock
@@ -143,6 +143,8 @@ class RedBeatConfig(settings.Settings):
             if setting.kind is not None:
                 value = setting.kind.check(name, self.either_or(name, setting.value))
                 setattr(self, name.removeprefix(settings.PREFIX), value)
+        for name, kind in settings.OF_CELERY.items():
+            kind.check(name, self.app.conf[name])
         self.lock_timeout = self.lock_timeout or None
         #: Celery's ``beat_cron_starting_deadline``, in seconds.
         self.cron_deadline: float | None = self.app.conf.beat_cron_starting_deadline
@@ -153,8 +155,10 @@ class RedBeatConfig(settings.Settings):
     @property
     def schedule(self) -> dict[str, Any]:
         """The current ``beat_schedule``, which contains the static entries."""
-        schedule: dict[str, Any] = self.app.conf.beat_schedule
-        return schedule
+        schedule: Any = self.app.conf.beat_schedule
+        if not isinstance(schedule, Mapping):
+            raise ConfigurationError(f"beat_schedule is {schedule!r:.60}, it must be a dict")
+        return cast("dict[str, Any]", schedule)
 
     @schedule.setter
     def schedule(self, value: dict[str, Any]) -> None:

@@ -89,6 +89,17 @@ LOCK_TIMEOUT: Final = Kind(
 HOST_ZONE: Final = re.compile(r"localtime|posixrules|factory|(posix|right)/.*", re.IGNORECASE)
 OF_HOST: Final = "is another time zone on another host; use a name such as 'Europe/Paris'"
 
+SECONDS: Final = Kind(
+    "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
+)
+
+#: The settings of Celery that beats compute with. Celery takes any value.
+OF_CELERY: Final[Mapping[str, Kind]] = {
+    "beat_cron_starting_deadline": SECONDS,
+    "beat_max_loop_interval": SECONDS,
+    "beat_sync_every": integer(0, 2**31),
+}
+
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
 PREFIX: Final = "redbeat_"

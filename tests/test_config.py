@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -238,6 +239,10 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
         ("redbeat_metrics_host", 127),
         ("redbeat_metrics_entries", -1),
         ("redbeat_metrics_entries", 10_001),
+        ("beat_cron_starting_deadline", timedelta(seconds=10)),
+        ("beat_max_loop_interval", "5"),
+        ("beat_max_loop_interval", -1),
+        ("beat_sync_every", "1"),
         *(
             ("redbeat_max_rate", rate)
             for rate in (0, -1, "5", True, float("nan"), float("inf"), [5])
@@ -247,6 +252,13 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
 def test_impossible_value_names_its_setting(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=name):
         config_of(**{name: value})
+
+
+@pytest.mark.parametrize("value", [None, "entries", [{"task": "t", "schedule": 1}]])
+def test_a_schedule_that_is_no_dict(value: Any) -> None:
+    config = config_of(beat_schedule=value)
+    with pytest.raises(ConfigurationError, match=r"beat_schedule is .*, it must be a dict"):
+        _ = config.schedule
 
 
 @pytest.mark.parametrize(
