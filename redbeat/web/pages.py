@@ -143,15 +143,16 @@ def beats() -> ResponseReturnValue:
     """Show the beats, Redis and quarantined entries. Takes at most five round trips."""
     started = time.monotonic()
     current, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
-    keys = list(notes)
-    names = list(map(store.keys.name_of, keys))
-    rows = store.read(keys).rows if keys else []
+    rows = store.read([*notes]).rows if notes else []
+    quarantine = [
+        (store.keys.name_of(row.key), *status.quarantine_note(notes[row.key]), values.texts_of(row))
+        for row in rows
+    ]
     return render_template(
         "beats.html",
         status=current,
-        notes=dict(zip(names, map(status.quarantine_note, notes.values()), strict=True)),
-        more=max(current.quarantined - len(names), 0),
-        texts=dict(zip(names, map(values.texts_of, rows), strict=True)),
+        quarantine=quarantine,
+        more=max(current.quarantined - len(rows), 0),
         now=datetime.now(UTC),
         poll=poll_after(time.monotonic() - started),
     )
@@ -315,10 +316,7 @@ def _note() -> str | None:
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
-@actions.post("/entry/pause", defaults={"action": "pause"})
-@actions.post("/entry/resume", defaults={"action": "resume"})
-@actions.post("/entry/trigger", defaults={"action": "trigger"})
-@actions.post("/entry/delete", defaults={"action": "delete"})
+@actions.post("/entry/<any(pause, resume, trigger, delete):action>")
 @actions.post("/quarantine/retry", defaults={"action": "retry"})
 def single(action: str) -> ResponseReturnValue:
     """Act on one entry. A beat publishes a triggered run at its next tick.
