@@ -20,7 +20,7 @@ from redbeat.entries.policy import in_utc
 from redbeat.entries.saving import entry_of, score_of
 from redbeat.entries.state import LONGEST_NOTE, Pause, State, read_inbox, trigger_line
 from redbeat.entries.status import how_to_schedule
-from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage import words
 from redbeat.storage.reading import batches, not_an_entry
 from redbeat.storage.rows import Change, Row, digest_of
@@ -134,39 +134,6 @@ def delete(store: Store, keys: Iterable[str]) -> int:
                 raise InvalidEntryError("name", answer.why)
         removed += sum(answer.word == words.DONE for answer in answers)
     return removed
-
-
-def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
-    """Delete an entry whose definition and policy are ``texts``; return False if they aren't.
-
-    An entry that does not exist counts as deleted. Two round trips, and one more for each run that
-    a beat records during the call.
-    """
-
-    def removed(row: Row, _now: float) -> Change | None:
-        if row.definition is None and not row.problem:
-            return None
-        if row.problem or changes.texts_in(row) != texts:
-            raise ConflictError(key)
-        return deletion(key, row)
-
-    try:
-        changes.change_all(store, [key], removed, new=True)
-    except ConflictError:
-        return False
-    return True
-
-
-def forget(store: Store, members: Iterable[str]) -> None:
-    """Take members without an entry out of the schedule.
-
-    A member that has become an entry, or is another kind of key, stays. Two round trips per 500.
-    """
-
-    def forgotten(row: Row, _now: float) -> Change | None:
-        return deletion(row.key, row) if row.definition is None and not row.problem else None
-
-    changes.change_all(store, members, forgotten, new=True)
 
 
 def deletion(key: str, row: Row | None = None) -> Change:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
 from redbeat.entries import changes, edits, saving, state
+from redbeat.entries.history import Texts
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.presentation import describe, rule_text
@@ -131,12 +132,33 @@ class PlannedChange(NamedTuple):
         Returns False, and writes nothing, if the entry has changed since the plan.
         """
         if self.action == "removed":
-            return edits.delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
+            return delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
         try:
             save_unchanged(self.entry)
         except ConflictError:
             return False
         return True
+
+
+def delete_unchanged(store: Store, key: str, texts: Texts) -> bool:
+    """Delete an entry whose definition and policy are ``texts``; return False if they aren't.
+
+    An entry that does not exist counts as deleted. Two round trips, and one more for each run that
+    a beat records during the call.
+    """
+
+    def removed(row: rows.Row, _now: float) -> rows.Change | None:
+        if row.definition is None and not row.problem:
+            return None
+        if row.problem or changes.texts_in(row) != texts:
+            raise ConflictError(key)
+        return edits.deletion(key, row)
+
+    try:
+        changes.change_all(store, [key], removed, new=True)
+    except ConflictError:
+        return False
+    return True
 
 
 def plan_entries(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import record_in, seconds_in
 from redbeat.codec.types import TAG
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries import definition, edits, state, status
+from redbeat.entries import changes, definition, edits, state, status
 from redbeat.entries.calendars import decode_calendars
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
@@ -24,7 +24,7 @@ from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage import checks, words
-from redbeat.storage.rows import Row
+from redbeat.storage.rows import Change, Row
 from redbeat.storage.store import Store, store_of
 
 from .find import outside, page_of, pages_of
@@ -42,9 +42,21 @@ SCORE_TOLERANCE: Final = 0.002
 MAX_WAIT: Final = 65.0
 
 
+def forget(store: Store, members: Iterable[str]) -> None:
+    """Take members without an entry out of the schedule.
+
+    A member that has become an entry, or is another kind of key, stays. Two round trips per 500.
+    """
+
+    def forgotten(row: Row, _now: float) -> Change | None:
+        return edits.deletion(row.key, row) if row.definition is None and not row.problem else None
+
+    changes.change_all(store, members, forgotten, new=True)
+
+
 #: The repairs by kind. An entry with a wrong score is made due: a beat then sets the right one.
 REPAIRS: Final[dict[str, Callable[[Store, list[str]], Any]]] = {
-    "missing": edits.forget,
+    "missing": forget,
     "score": edits.make_due,
 }
 

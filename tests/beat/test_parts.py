@@ -16,6 +16,7 @@ from redbeat.beat import parts
 from redbeat.beat.parts import PartedBeat
 from redbeat.entries import edits, saving
 from redbeat.entries.state import end_line
+from redbeat.management.apply import delete_unchanged
 from redbeat.storage.keys import Layout
 from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.store import ShardedStore, Store, store_of
@@ -219,5 +220,5 @@ def test_changes_go_to_the_parts_of_their_keys(app: Celery) -> None:
 def test_programs_edit_entries_of_all_parts(app: Celery) -> None:
     entries = save_all(app)
     store = store_of(app)
-    assert edits.delete_unchanged(store, entries[3].key, entries[3].seen_texts)
+    assert delete_unchanged(store, entries[3].key, entries[3].seen_texts)
     assert edits.delete(store, [entry.key for entry in entries]) == SHARDS - 1

@@ -11,6 +11,8 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.entries import edits, saving
 from redbeat.entries.decide import Trigger
 from redbeat.entries.state import Pause, Quarantine, Results
+from redbeat.management.apply import delete_unchanged
+from redbeat.management.doctor import forget
 from tests.deployments import PREFIX
 from tests.entries.worlds import HOUR, KEYS, World, hold_at, near, nothing
 
@@ -214,23 +216,23 @@ def test_an_unchanged_entry_is_deleted(world: World) -> None:
     entry = world.saved()
     world.trigger()
     texts = entry.seen_texts
-    assert not edits.delete_unchanged(world.store, entry.key, ("{}", ""))
+    assert not delete_unchanged(world.store, entry.key, ("{}", ""))
     world.store.before, world.store.lost = [None, world.run], [None, None, nothing]
-    assert edits.delete_unchanged(world.store, entry.key, texts)
-    assert edits.delete_unchanged(world.store, entry.key, texts)
+    assert delete_unchanged(world.store, entry.key, texts)
+    assert delete_unchanged(world.store, entry.key, texts)
     assert not world.stored()
 
 
 def test_an_entry_made_again_after_a_lost_reply_is_not_deleted(world: World) -> None:
     entry = world.saved()
     world.store.lost = [None, lambda: saving.save(world.other, [world.entry(args=[2])])]
-    assert not edits.delete_unchanged(world.store, entry.key, entry.seen_texts)
+    assert not delete_unchanged(world.store, entry.key, entry.seen_texts)
     assert world.definition()["args"] == [2]
 
 
 def test_what_cannot_be_read_is_not_deleted(world: World) -> None:
     world.client.set(world.key(), "text")
-    assert not edits.delete_unchanged(world.store, world.key(), ("", ""))
+    assert not delete_unchanged(world.store, world.key(), ("", ""))
     assert world.client.get(world.key()) == "text"
 
 
@@ -241,7 +243,7 @@ def test_members_without_an_entry_are_forgotten(world: World) -> None:
     names = ["gone", "left", "there", "text"]
     members = list(map(world.key, names))
     world.client.zadd(KEYS.schedule, dict.fromkeys(members, 5))
-    edits.forget(world.store, members)
+    forget(world.store, members)
     assert sorted(world.client.zrange(KEYS.schedule, 0, -1)) == sorted(members[2:])
     assert world.is_due("there")
     assert not world.stored("left")
