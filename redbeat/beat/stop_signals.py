@@ -13,6 +13,10 @@ from typing import Any, Final
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
+#: The modules of the handlers of event loops, which only note a signal. Python tells a loop of each
+#: signal, whatever its handler is: a held one, which is sent again, would be handled twice.
+LOOPS: Final = ("asyncio.unix_events", "uvloop.loop")
+
 #: A beat service ends this many seconds after a stop signal, whatever it waits for. Docker kills a
 #: process after ten.
 LONGEST_STOP: Final = 6.5
@@ -95,10 +99,10 @@ class HeldSignals:
 
     def __enter__(self) -> HeldSignals:
         if in_main_thread():
-            self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-            for number, handler in self._handlers.items():
-                if callable(handler) or handler == signal.SIG_DFL:
-                    signal.signal(number, self._hold)
+            found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+            self._handlers = {number: found[number] for number in found if _acts(found[number])}
+            for number in self._handlers:
+                signal.signal(number, self._hold)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -120,5 +124,11 @@ class HeldSignals:
     def _restore(self) -> None:
         handlers, self._handlers = self._handlers, {}
         for number, handler in handlers.items():
-            if handler is not None:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
+
+
+def _acts(handler: Any) -> bool:
+    """Whether a handler does something at once."""
+    if not callable(handler):
+        return bool(handler == signal.SIG_DFL)
+    return getattr(handler, "__module__", None) not in LOOPS

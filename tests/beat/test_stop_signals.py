@@ -176,6 +176,25 @@ print("survived", flush=True)
         assert ended.stdout.split() == printed.split()
 
 
+def test_an_event_loop_handles_a_signal_once() -> None:
+    program = """
+import asyncio, os, signal
+from redbeat.beat.stop_signals import HeldSignals
+async def main():
+    loop, calls, later = asyncio.get_running_loop(), [], asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, calls.append, "called")
+    loop.add_signal_handler(signal.SIGUSR1, later.set)
+    with HeldSignals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await later.wait()
+    print(*calls)
+asyncio.run(main())
+"""
+    ended = run_program(program)
+    assert (ended.returncode, ended.stdout) == (0, "called\n"), ended.stderr
+
+
 class TestStop:
     """The stop of a beat service ends in time, although something never answers."""
 
