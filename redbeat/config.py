@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from celery import Celery
 from celery.app import app_or_default
 from redis import Redis, RedisCluster
+from redis.client import Pipeline
 
 from redbeat import settings
 from redbeat.connection.endpoint import client_parameters, read_endpoint
@@ -138,6 +139,8 @@ class RedBeatConfig(settings.Settings):
         self.redbeat_redis_options = self.endpoint.options.value
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
+        if has_client:
+            check_client(self._client)
         self._read_keys(is_cluster(self._client) if has_client else self.endpoint.is_cluster)
         for name, setting in settings.SETTINGS.items():
             if setting.kind is not None:
@@ -168,10 +171,12 @@ class RedBeatConfig(settings.Settings):
         """Recompute the key names: a program may swap in its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
-        Raises :exc:`~redbeat.ConfigurationError` if it is one, but the prefix has no hash tag.
+        Raises :exc:`~redbeat.ConfigurationError` if it is one, but the prefix has no hash tag, and
+        for what is no client; see :func:`check_client`.
         """
         if client is self._client:
             return
+        check_client(client)
         cluster = is_cluster(client)
         if cluster is not self.cluster:
             self._read_keys(cluster)
@@ -311,6 +316,17 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
     if client is not None and client is not config._client:
         config.adopt(client)
     return config
+
+
+def check_client(client: Any) -> None:
+    """Raise :exc:`ConfigurationError` for a client of asyncio, and for what is no client at all."""
+    is_async = any(base.__module__.startswith("redis.asyncio") for base in type(client).__mro__)
+    if is_async or isinstance(client, Pipeline) or not hasattr(client, "execute_command"):
+        cls = type(client)
+        raise ConfigurationError(
+            f"app.redbeat_redis is of the type {cls.__module__}.{cls.__qualname__}, it must be a "
+            "client that blocks, such as redis.Redis"
+        )
 
 
 def is_mock(thing: Any) -> bool:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis.asyncio
 from celery import Celery, current_app
 from celery.local import Proxy
 from redis import Redis
@@ -252,6 +253,17 @@ def test_the_client_of_the_user_decides_about_the_cluster() -> None:
 def test_impossible_value_names_its_setting(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=name):
         config_of(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "client", [redis.asyncio.Redis(), Redis().pipeline(), Redis().connection_pool, "redis://h"]
+)
+def test_what_is_no_client_that_blocks(client: Any) -> None:
+    app = make_app()
+    app.redbeat_redis = client
+    kind = type(client).__name__
+    with pytest.raises(ConfigurationError, match=rf"app.redbeat_redis is of the type .*{kind},"):
+        RedBeatSchedulerEntry("a", "t", 60, app=app).save()
 
 
 @pytest.mark.parametrize("value", [None, "entries", [{"task": "t", "schedule": 1}]])
