@@ -113,7 +113,6 @@ def test_simulate_compares_with_a_file_to_apply(run: Run, app: Celery, tmp_path:
     assert "Runs of a: 0 unchanged, 5 only before the change, 5 only after" in ran.err
     plan.write_text('{"managed_by": "x", "entries": {"a": {"task": "t", "cron": "soon"}}}')
     assert run("simulate", *span, "--file", str(plan)).code == Exit.USAGE
-    assert run("simulate", *span, "--file", "/nonexistent").code == Exit.UNREADABLE
 
 
 def test_all_enabled_entries_are_simulated(run: Run, app: Celery) -> None:
@@ -158,10 +157,6 @@ def test_simulate_at_the_ends_of_the_range(
     for span in (("0001-01-01T01:01Z", "0001-01-02"), ("9999-12-31T16:00Z", "9999-12-31T22:00Z")):
         ran = run("simulate", "n", "--from", span[0], "--to", span[1], *output)
         assert (ran.code, ran.out != "") == (EX_OK, True)
-
-
-def test_simulate_an_unknown_name(run: Run) -> None:
-    assert run("simulate", "nobody", *BERLIN).code == Exit.NOT_FOUND
 
 
 @pytest.mark.long
@@ -263,10 +258,6 @@ def test_wrong_options_of_backfill(run: Run, arguments: tuple[Any, ...], message
     found = run("backfill", "a", *arguments)
     assert (found.code, found.out) == (Exit.USAGE, "")
     assert message in found.err
-
-
-def test_backfill_of_an_unknown_name(run: Run) -> None:
-    assert run("backfill", "nobody", *SPAN).code == Exit.NOT_FOUND
 
 
 @pytest.mark.long

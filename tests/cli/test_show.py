@@ -272,20 +272,6 @@ def test_a_name_without_a_definition_is_not_its_own_suggestion(
     assert (ran.code, ran.err) == (Exit.NOT_FOUND, f"Error: {expected}\n")
 
 
-@pytest.mark.parametrize("command", ["show", "history"])
-def test_unknown_names_are_refused(
-    run: Run, make: Make, redis_client: redis.Redis, command: str
-) -> None:
-    make("nightly")
-    ran = run(command, "nigthly")
-    assert ran.code == Exit.NOT_FOUND
-    assert "did you mean 'nightly'?" in ran.err
-    redis_client.hset("redbeat:nightly", "definition", '{"name": "nightly"}')
-    ran = run(command, "nightly")
-    assert ran.code == Exit.UNREADABLE
-    assert "definition.task: is missing" in ran.err
-
-
 def test_jitter_is_no_lateness(run: Run, make: Make, redis_client: redis.Redis) -> None:
     now = datetime.now(timezone.utc).replace(microsecond=0)
     entry = make("a", 3600, jitter=1800, last_run_at=now)

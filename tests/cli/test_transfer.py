@@ -562,13 +562,6 @@ def test_imports_of_several_pages_are_complete(run: Run, tmp_path: Path) -> None
     assert {found["name"] for found in run("export").json} == names
 
 
-def test_a_missing_file_is_an_error_message(run: Run) -> None:
-    """The command prints no traceback."""
-    ran = run("import", "/nonexistent/file")
-    assert ran.code == Exit.UNREADABLE
-    assert "cannot be read: No such file" in ran.err
-
-
 def test_the_help_describes_every_format(run: Run) -> None:
     lines = run("import", "--help").out.splitlines()
     starts = [line.split()[0] for line in lines if line.strip()]
