@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -267,7 +268,7 @@ class Messages:
         self._turn, self._few, self._began_at = 0, True, 0.0
         self._repr_levels: dict[str, int] = {}
         self._templates: dict[tuple[str, str], Template] = {}
-        self._arguments: dict[Identity, Arguments] = {}
+        self._arguments = OrderedDict[Identity, Arguments]()
         #: Tasks with a rendered message that differed from Celery's.
         self._distrusted: set[str] = set()
 
@@ -456,7 +457,7 @@ class Messages:
             except Exception as error:
                 arguments.why = f"Celery refuses its arguments: {error}"
         if len(self._arguments) >= MOST_KEPT:
-            del self._arguments[next(iter(self._arguments))]
+            self._arguments.popitem(last=False)  # a dict would search for its first key
         self._arguments[identity] = arguments
         return arguments
 
