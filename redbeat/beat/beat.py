@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -587,44 +587,34 @@ class Beat:
             with suppress(Exception):  # without a broker, the first run says so
                 producer = self._scheduler.producer
         self._messages.begin(producer)
-        for number, run in enumerate(self._judged(rows, reply.now, producer), 1):
-            if run is not None:
-                self._carry_out_one(run)
-            if self._turn.is_full():
-                self._publish_ready()
-                self._turn.send(self._look_ahead(rows[number:], reply))
-            over = self._clock() - started > LONGEST_LOOK
-            if over or self._broker.failed or self._stop.pending:
-                break
-
-    def _judged(self, rows: Sequence[Row], now: float, producer: Any) -> Iterator[Run | None]:
-        """For each row its run with a verdict, None if there is nothing more to do."""
-        done = 0
-        while done < len(rows):
-            runs = self._begun(rows[done : done + MOST_CHANGES], now, producer)
-            done += len(runs)
-            for run in runs:
-                yield self._judge(run) if run is not None and run.verdict is UNJUDGED else run
+        number = 0
+        while number < len(rows):
+            for run in self._begun(rows[number : number + MOST_CHANGES], reply.now, producer):
+                number += 1
+                if run is not None:
+                    self._carry_out_one(run)
+                if self._turn.is_full():
+                    self._publish_ready()
+                    self._turn.send(self._look_ahead(rows[number:], reply))
+                over = self._clock() - started > LONGEST_LOOK
+                if over or self._broker.failed or self._stop.pending:
+                    return
 
     def _begun(self, rows: Sequence[Row], now: float, producer: Any) -> list[Run | None]:
         """Load, judge and render what can be sent together, until that takes long.
 
-        A processor does one step for many rows a third faster than all steps for each row.
+        A processor does one step for many rows a third faster than all steps for each row. None
+        stands for a row about which there is nothing more to do.
         """
         end = self._clock() + LONGEST_BLOCK
-        runs = list[Run | None]()
-        for row in rows:
-            runs.append(self._loaded(row, now))
-            if self._clock() > end:
-                break
+        runs = self._load(rows, now, end)
         for number, run in enumerate(runs):
             if self._clock() > end:
                 break
             if run is not None:
                 runs[number] = self._judge(run)
-        if self._messages.renders:
-            for run in runs:
-                self._render(run, producer)
+        if self._messages.renders and self._turn.server is not None:
+            self._render(runs, producer)
         return runs
 
     def _look_ahead(self, rest: Sequence[Row], reply: Reply) -> Look | None:
@@ -647,17 +637,24 @@ class Beat:
         is_busy = self.sync.statics.unwritten or self._broker.failures
         return self._suspects.is_idle and not is_busy
 
-    def _loaded(self, row: Row, now: float) -> Run | None:
-        if row.key in self._suspects.guilty:
-            self._turn.add(self._outcome.suspect(row, now), None)
-            return None
-        if self._missing and row.definition is not None:
-            self._missing.pop(row.key, None)  # its hash is back
-        try:
-            return self.rules.run_of(row, now)
-        except Exception as error:
-            self._cannot_load(row, error, now)
-            return None
+    def _load(self, rows: Sequence[Row], now: float, end: float) -> list[Run | None]:
+        """The runs of the first rows: of one at least, and of no more after ``end``."""
+        runs = list[Run | None]()
+        for row in rows:
+            run = None
+            if self._missing and row.definition is not None:
+                self._missing.pop(row.key, None)  # its hash is back
+            if row.key in self._suspects.guilty:
+                self._turn.add(self._outcome.suspect(row, now), None)
+            else:
+                try:
+                    run = self.rules.run_of(row, now)
+                except Exception as error:
+                    self._cannot_load(row, error, now)
+            runs.append(run)
+            if self._clock() > end:
+                break
+        return runs
 
     def _judge(self, run: Run) -> Run | None:
         """Give a run its verdict; return None if that fails."""
@@ -679,24 +676,29 @@ class Beat:
             return None
         return run
 
-    def _render(self, run: Run | None, producer: Any) -> None:
-        """Render a run's message if its record may carry it and no foreign code takes part."""
-        if run is None or run.verdict is UNJUDGED or run.verdict.send is None:
-            return
-        try:
-            if self._is_plain(run.rule, producer):
-                message.name_run(run, run.verdict.send, self._conf.key_prefix)
-                run.push = self._messages.render(run.rule, run.headers, run.task_id) or []
-                run.left = bool(run.push)
-        except Exception:  # carrying it out raises it again
-            run.push, run.left = [], False
+    def _render(self, runs: Iterable[Run | None], producer: Any) -> None:
+        """Render the messages whose record may carry them, if no foreign code takes part."""
+        for run in runs:
+            if run is None or run.verdict is UNJUDGED or run.verdict.send is None:
+                continue
+            try:
+                if self._is_plain(run.rule, producer):
+                    message.name_run(run, run.verdict.send, self._conf.key_prefix)
+                    run.push = self._messages.render(run.rule, run.headers, run.task_id) or []
+                    run.plain, run.left = True, bool(run.push)
+            except Exception:  # carrying it out raises it again
+                run.plain, run.push, run.left = False, [], False
 
     def _carry_out_one(self, run: Run) -> None:
+        if run.verdict is UNJUDGED and self._judge(run) is None:
+            return
         try:
             if run.push:  # rendered
                 if self._logs_each:
                     self._log_sending(run)
                 self._turn.add(self._outcome.inside(run), run)
+            elif run.plain:
+                self._push(run, self._scheduler.producer, own=False)
             else:
                 self._carry_out(run)
         except errors.ConfigurationError:

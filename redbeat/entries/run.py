@@ -66,6 +66,7 @@ class Run:
         own_id: the id that RedBeat computes for the run.
         left: whether a message left in the call that sent it, or perhaps in one that failed.
         seen: whether a message was seen in the call, and the broker did not refuse it.
+        plain: whether the change may carry the message, and no foreign code takes part.
         push: the broker commands that make up the message.
         stored: the row as left by the change that holds the run or records it first; None before.
         hold_ends: the local time until which a held run may be published, monotonic seconds.
@@ -85,6 +86,7 @@ class Run:
     own_id: str = ""
     left: bool = False
     seen: bool = False
+    plain: bool = False
     push: list[list[str | bytes]] = field(default_factory=list)
     stored: Row | None = None
     held_state: State | None = None

@@ -438,8 +438,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "time-of-host",
         "A beat decides by the clock of its host and not by that of Redis.",
         "beat/beat.py",
-        "self._judged(rows, reply.now, producer)",
-        'self._judged(rows, __import__("time").time(), producer)',
+        "MOST_CHANGES], reply.now, producer)",
+        'MOST_CHANGES], __import__("time").time(), producer)',
         ("clocks",),
     ),
     Mutant(
