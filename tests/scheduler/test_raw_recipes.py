@@ -45,38 +45,6 @@ def test_entries_with_names_of_any_kind_run(world: World) -> None:
     assert sorted(scheduler.names) == sorted(names)
 
 
-def test_history_of_an_application_moves_an_interval(world: World) -> None:
-    finished = world.ago(30)
-    world.put("a", interval_json(60), world.ago(300))
-    scheduler = world.scheduler()
-    scheduler.tick()
-    world.put_meta("a", finished)
-    world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
-    scheduler.tick()
-    assert len(scheduler.sent) == 1
-    assert world.score("a") == pytest.approx(finished.timestamp() + 60, abs=1e-5)
-
-
-def test_history_without_second_and_zone(world: World) -> None:
-    when = world.ago(3600)
-    last = {"__type__": "datetime", **{
-        part: getattr(when, part) for part in ("year", "month", "day", "hour", "minute")
-    }}  # fmt: skip
-    world.put("a", interval_json(60))
-    world.client.hset(f"{PREFIX}a", "meta", json.dumps({"last_run_at": last}))
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.sent[0].scheduled_at.second == 0
-
-
-def test_no_history_is_due_now(world: World) -> None:
-    world.put("a")
-    world.client.hset(f"{PREFIX}a", "meta", '{"last_run_at": null}')
-    scheduler = world.scheduler()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-
-
 def test_fields_of_other_programs_survive(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90))
     world.client.hset(f"{PREFIX}a", "note", "keep me")

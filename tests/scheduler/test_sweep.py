@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
@@ -341,28 +342,49 @@ def test_beats_without_a_lock_put_a_lost_set_back(world: World, clock: Clock) ->
     assert [beat.sent for beat in beats] == [[], []]
 
 
-@pytest.mark.parametrize(
-    "delete",
-    [
-        lambda world, name: Schedule(world.app)[name].delete(),
-        lambda world, name: Schedule(world.app).pop(name),
-        lambda world, name: Schedule(world.app).delete_all([name]),
-        lambda world, name: Schedule(world.app).__delitem__(name),
-        lambda world, _name: Schedule(world.app).clear(),
-    ],
-    ids=["delete", "pop", "delete_all", "del", "clear"],
-)
-def test_our_deletes_are_no_loss(
-    world: World, clock: Clock, scheduler: RecordingScheduler, delete: Any
+def end_all(world: World, scheduler: RecordingScheduler, names: list[str]) -> None:
+    """Let entries delete themselves after a run."""
+    save(world, *names, schedule=clocked(world.ago(-0.01)), on_finish="delete")
+    while members(world):
+        scheduler.tick()
+    assert len(scheduler.sent) == len(names)
+
+
+def delete_hashes(world: World, scheduler: RecordingScheduler, names: list[str]) -> None:
+    """Delete the hashes only, as some programs do; the beat removes the members."""
+    world.client.delete(*(f"{PREFIX}{name}" for name in names))
+    for _ in range(2):
+        world.make_due(*names)
+        scheduler.tick()
+    assert members(world) == set()
+
+
+DELETES: dict[str, Callable[[World, RecordingScheduler, list[str]], object]] = {
+    "delete": lambda world, _, names: [Schedule(world.app)[name].delete() for name in names],
+    "pop": lambda world, _, names: [Schedule(world.app).pop(name) for name in names],
+    "delete_all": lambda world, _, names: Schedule(world.app).delete_all(names),
+    "clear": lambda world, _scheduler, _names: Schedule(world.app).clear(),
+    "themselves": end_all,
+    "hashes": delete_hashes,
+}
+
+
+@pytest.mark.parametrize("how", DELETES)
+def test_deletes_are_no_loss(
+    world: World,
+    clock: Clock,
+    scheduler: RecordingScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
     """An entry that a program took out earlier stays out."""
+    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
     names = [f"e{number}" for number in range(12)]
     save(world, *names, "out")
     look(scheduler, clock)
     world.client.zrem(SCHEDULE, f"{PREFIX}out")
     look(scheduler, clock)
-    for name in names:
-        delete(world, name)
+    DELETES[how](world, scheduler, names)
     sweep(scheduler, clock, 3)
     assert members(world) == set()
 
@@ -380,41 +402,6 @@ def test_removed_static_entries_are_no_loss(world: World, clock: Clock) -> None:
     world.app.conf.beat_schedule = {}
     sweep(world.scheduler(clock=clock), clock, 3)
     assert members(world) == {"stays"}
-
-
-def test_entries_that_delete_themselves_are_no_loss(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    save(world, "out")
-    look(scheduler, clock)
-    world.client.zrem(SCHEDULE, f"{PREFIX}out")
-    at = world.ago(-0.01)
-    save(world, *(f"e{number}" for number in range(12)), schedule=clocked(at), on_finish="delete")
-    scheduler.tick()
-    while members(world):
-        scheduler.tick()
-    assert len(scheduler.sent) == 12
-    sweep(scheduler, clock, 3)
-    assert members(world) == set()
-
-
-def test_deleted_hashes_are_no_loss(
-    world: World, clock: Clock, scheduler: RecordingScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program deletes only the hashes, and the beat removes their members."""
-    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
-    names = [f"e{number}" for number in range(12)]
-    save(world, *names, "out")
-    look(scheduler, clock)
-    world.client.zrem(SCHEDULE, f"{PREFIX}out")
-    look(scheduler, clock)
-    world.client.delete(*(f"{PREFIX}{name}" for name in names))
-    for _ in range(2):
-        world.make_due(*names)
-        scheduler.tick()
-    assert members(world) == set()
-    sweep(scheduler, clock, 3)
-    assert members(world) == set()
 
 
 @pytest.mark.standalone
