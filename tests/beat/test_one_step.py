@@ -17,7 +17,7 @@ import redis
 from celery.signals import before_task_publish
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.one_step import OneStep
+from redbeat.beat.one_step import REFUSED_FOR, OneStep
 from redbeat.calendar.zones import UTC
 from redbeat.config import ensure_conf
 from tests.beat.sending import (
@@ -390,6 +390,32 @@ def test_a_new_channel_is_looked_at_again(world: World) -> None:
 
 
 # -- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_forbidden_queue_sends_its_entry_the_other_order(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule, other = rule_of("a"), rule_of("b")
+    assert world.server() is not None
+    assert world.one_step.refused(rule.key, NO_QUEUE)
+    assert not world.one_step.takes(rule.key, rule.task)
+    assert world.one_step.takes(other.key, other.task)
+    assert world.one_step.refused(other.key, NO_QUEUE)
+    assert caplog.text.count("at least once") == 1, "one line for all entries"
+    assert world.server() is not None
+    world.clock.now += REFUSED_FOR
+    assert world.one_step.takes(rule.key, rule.task)
+
+
+def test_an_entry_that_code_edits_during_its_publish_goes_the_other_order(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of()
+    world.one_step.bypassed(run)
+    world.one_step.bypassed(run)
+    assert not world.one_step.takes(run.rule.key, run.rule.task)
+    assert world.one_step.takes("redbeat:b", NOTE)
+    assert caplog.text.count("changes the entry") == 1
 
 
 def test_a_script_that_ran_elsewhere(world: World) -> None:

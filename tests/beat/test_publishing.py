@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +109,32 @@ def test_a_run_that_fails_after_its_message_is_out_is_sent(
     assert [world.state(key).failing for key in keys] == [None, None]
     assert [world.client.hexists(key, "meta") for key in keys] == [1, 1]
     assert caplog.text.count("was sent, and then failed: after the fact") == 2
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_a_run_that_fails_before_a_message_can_leave_is_tried_again(
+    world: World, delivery: str
+) -> None:
+    world.app.conf.redbeat_delivery = delivery
+    key = world.put("a", options={"serializer": "no such"})
+    score = world.client.zscore(SCHEDULE, key)
+    beat = Scheduler(world.app)
+    world.beats.append(beat)
+
+    for _ in range(2):
+        beat.tick()
+
+    state = world.state(key)
+    assert state.failing is not None
+    assert state.failing.due == pytest.approx(score, abs=1e-5)
+    assert not world.client.hexists(key, "meta")
+    definition = json.loads(world.client.hget(key, "definition"))
+    world.client.hset(key, "definition", json.dumps({**definition, "options": {}}))
+    world.client.zadd(SCHEDULE, {key: world.now - 1})
+    for _ in range(2):
+        beat.tick()
+    assert world.state(key).failing is None
+    assert world.client.hexists(key, "meta")
 
 
 def test_few_published_runs_are_unrecorded(world: World) -> None:

@@ -13,6 +13,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.outcome import HELD, MAY_PUBLISH
 from tests.deployments import PREFIX
+from tests.workers import reporting
 
 from .clients import Wire
 from .conftest import (
@@ -20,6 +21,7 @@ from .conftest import (
     Clock,
     RecordingScheduler,
     World,
+    end_run,
     interval_json,
     once,
 )
@@ -186,6 +188,18 @@ class TestPerhapsSent:
         heir.tick()
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
         assert f"may have been sent with id {dead.sent[0].id}" in log.text
+
+    def test_after_the_reported_end_of_such_a_run_the_next_run_is_sent(
+        self, world: World, wire: Wire
+    ) -> None:
+        dead = die_after_sending(world, wire, overlap="skip", misfire_grace_time=50)
+        decided_before(world)
+        with reporting(world.app):
+            end_run(world.app, dead.sent[0])
+        heir = world.scheduler()
+        heir.tick()
+        heir.tick()
+        assert len(heir.sent) == 1
 
     @pytest.mark.parametrize("how", ["nothing", "args", "schedule as before"])
     def test_a_save_keeps_the_id_of_a_possibly_sent_run(
