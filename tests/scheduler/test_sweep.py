@@ -342,6 +342,11 @@ def test_beats_without_a_lock_put_a_lost_set_back(world: World, clock: Clock) ->
     assert [beat.sent for beat in beats] == [[], []]
 
 
+def delete_each(world: World, _scheduler: RecordingScheduler, names: list[str]) -> None:
+    for name in names:
+        Schedule(world.app)[name].delete()
+
+
 def end_all(world: World, scheduler: RecordingScheduler, names: list[str]) -> None:
     """Let entries delete themselves after a run."""
     save(world, *names, schedule=clocked(world.ago(-0.01)), on_finish="delete")
@@ -360,7 +365,7 @@ def delete_hashes(world: World, scheduler: RecordingScheduler, names: list[str])
 
 
 DELETES: dict[str, Callable[[World, RecordingScheduler, list[str]], object]] = {
-    "delete": lambda world, _, names: [Schedule(world.app)[name].delete() for name in names],
+    "delete": delete_each,
     "pop": lambda world, _, names: [Schedule(world.app).pop(name) for name in names],
     "delete_all": lambda world, _, names: Schedule(world.app).delete_all(names),
     "clear": lambda world, _scheduler, _names: Schedule(world.app).clear(),
