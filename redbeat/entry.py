@@ -66,6 +66,28 @@ else:
     Text = str | bytes
 
 
+if TYPE_CHECKING:
+    hideable = property
+else:
+
+    class hideable(property):  # noqa: N801 - a decorator
+        """A property that an object's own attribute hides.
+
+        Subclasses for RedBeat 2, which has no such properties, may have attributes of these names.
+        """
+
+        def __set_name__(self, _owner: type, name: str) -> None:
+            self.attribute = name
+
+        def __get__(self, entry: Any, owner: Any = None) -> Any:
+            if entry is not None and self.attribute in vars(entry):
+                return vars(entry)[self.attribute]
+            return super().__get__(entry, owner)
+
+        def __set__(self, entry: Any, value: Any) -> None:
+            vars(entry)[self.attribute] = value
+
+
 class EntryArguments(policies.Arguments, total=False):
     """The keyword arguments of :class:`RedBeatSchedulerEntry` that can follow ``options``.
 
@@ -114,7 +136,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
     total_run_count: int
 
     #: The nominal instant of the last run, None if unknown.
-    scheduled_at: datetime | None = None
+    nominal_at: datetime | None = None
 
     #: The run that a beat sends with this object; None in a program.
     run: Run | None = None
@@ -311,7 +333,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         self.adopt(history, identity)
 
     def adopt(self, history: History, identity: str | None = None) -> None:
-        last, count, self.scheduled_at = history
+        last, count, self.nominal_at = history
         self.last_run_at, self.total_run_count = last, count
         if identity is None:
             identity = self.saved_state.identity
@@ -325,8 +347,8 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         last, known = self.last_run_at, self.saved_state.last_run_at
         if last is None:
             return None
-        if self.scheduled_at and decide.same_instant(last, known):
-            return self.scheduled_at
+        if self.nominal_at and decide.same_instant(last, known):
+            return self.nominal_at
         return decide.aware(last)
 
     def ran_after(self, now: datetime) -> bool:
@@ -334,7 +356,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
         A last run that a program has written does not count.
         """
-        last, scheduled_at = self.last_run_at, self.scheduled_at
+        last, scheduled_at = self.last_run_at, self.nominal_at
         if last is None or scheduled_at is None:
             return False
         is_ahead = max(decide.aware(last), scheduled_at) > now + AHEAD
@@ -361,12 +383,21 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
                 due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
-    @property
+    @hideable
     def policy(self) -> Policy:
         """The policy that the attributes of the entry define.
 
         Raises :exc:`InvalidEntryError` for an invalid one.
         """
+        return self.effective_policy
+
+    @hideable
+    def scheduled_at(self) -> datetime | None:
+        """The nominal instant of the last run, None if unknown."""
+        return self.nominal_at
+
+    @property
+    def effective_policy(self) -> Policy:
         attributes = self.__dict__
         if FIELDS.keys().isdisjoint(attributes):
             return DEFAULT
@@ -384,7 +415,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
         Raises :exc:`InvalidEntryError` for an invalid policy. No round trip.
         """
-        return plan_of(self.app, self.schedule, self.policy, str(self.name))
+        return plan_of(self.app, self.schedule, self.effective_policy, str(self.name))
 
     def occurrence_plan(self) -> Plan:
         """Plan the entry's occurrences.
@@ -410,13 +441,13 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """None makes the next decision load the calendars."""
         self._calendars = calendars
 
-    @property
+    @hideable
     def runs_left(self) -> int | None:
         """How many runs ``max_runs`` still allows, None without a limit."""
-        most = self.policy.max_runs
+        most = self.effective_policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
 
-    @property
+    @hideable
     def spread_offset(self) -> float:
         """The seconds by which ``spread`` delays the next run.
 
@@ -555,13 +586,13 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """The definition and the policy as JSON; raises :exc:`InvalidEntryError`."""
         if self.name:
             self.writable_key()
-        policy = self.policy
+        policy = self.effective_policy
         if not getattr(self.app, "redbeat_tracks_runs", False) and policy.field_of_reports:
             problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
             raise InvalidEntryError(policy.field_of_reports, problem)
         definitions.check_excluded(self.schedule, policy)
         self.check_allowed()
-        text = definitions.encode_definition(self.definition(), self.is_static)
+        text = definitions.encode_definition(type(self).definition(self), self.is_static)
         check_destinations(self.app, self.options)
         return text, definitions.encode_policy(self.schedule, policy)
 
@@ -709,7 +740,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """
         return edits.cancel_backfills(store_of(self.app), self)
 
-    @property
+    @hideable
     def backfills(self) -> list[Backfill]:
         """The backfills of the entry and their progress. One round trip.
 
@@ -733,7 +764,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         prefix = ensure_conf(self.app).key_prefix
         return decide.task_id_of(prefix, str(self.name), occurrence, identity)
 
-    @property
+    @hideable
     def history(self) -> list[Occurrence]:
         """The last ``redbeat_history_size`` runs of the entry, latest first.
 
@@ -742,7 +773,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         """
         return status.history_of(self)
 
-    @property
+    @hideable
     def status(self) -> EntryStatus:
         """The state of the stored entry. One round trip.
 
@@ -766,7 +797,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
         during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
-        self.scheduled_at = None
+        self.nominal_at = None
         saving.check_history(self)
         saving.reschedule(store_of(self.app), self)
 
@@ -804,7 +835,7 @@ class RedBeatSchedulerEntry(policies.Attributes, ScheduleEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield (name, value) for each constructor argument, as Celery's entries do."""
-        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
+        internal = ("run", "nominal_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
             for name, value in vars(self).items()

@@ -575,7 +575,7 @@ class RedBeatScheduler(Scheduler):
         after = self.reserve(entry) if advance else entry
         if run is None:
             self._tasks_since_sync += 1  # a tick counts its runs itself
-            at = decide.aware((after.scheduled_at if advance else None) or after.default_now())
+            at = decide.aware((after.nominal_at if advance else None) or after.default_now())
             send = verdicts.Send(state.SCHEDULED, at, "", 0, None)
             headers = headers_of(after, send, at.isoformat())
             options = options_of(after.options, headers, after.own_task_id(at), False)

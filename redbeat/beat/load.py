@@ -158,7 +158,7 @@ class Rules:
         entry.check_allowed()
         warn_if_too_short(entry.name, entry.schedule)  # only other writers store such a thing
         self.restore(entry)
-        policy, plan, name = entry.policy, entry.plan_without_calendars(), str(entry.name)
+        policy, plan, name = entry.effective_policy, entry.plan_without_calendars(), str(entry.name)
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
         texts, asks = (definition, policy_text), asks_itself(entry.schedule)
         return Rule(key, name, *what, entry.schedule, policy, plan, *texts, asks)

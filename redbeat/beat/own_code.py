@@ -284,7 +284,7 @@ class OwnCode:
             entry = self._entry_of(run)
         entry.recall(run.row.meta or "", run.state.identity)
         at = run.state.at
-        entry.scheduled_at = None if at is None else from_timestamp(at)
+        entry.nominal_at = None if at is None else from_timestamp(at)
         part = entry.run = _part_in(run)
         send = run.verdict.send  # None for a signal about something that isn't sent
         if send is not None and send.held is not None:  # the same id, whatever the class computes

@@ -122,7 +122,7 @@ class Statics:
         Raises :exc:`InvalidEntryError` for a reserved name, or if ``on_finish`` is ``delete``: each
         start of a beat would create the deleted entry again.
         """
-        if entry.policy.on_finish == "delete":
+        if entry.effective_policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
         entry.writable_key()

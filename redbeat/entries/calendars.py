@@ -61,8 +61,8 @@ def give_calendars(store: Store, entries: Iterable[Any]) -> dict[str, Calendar]:
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:
         return {}
-    names = {name for entry in users for name in entry.policy.exclude}
+    names = {name for entry in users for name in entry.effective_policy.exclude}
     calendars, unreadable = readable_calendars(store, names)
     for entry in users:
-        entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
+        entry.use_calendars(None if unreadable & set(entry.effective_policy.exclude) else calendars)
     return calendars

@@ -69,7 +69,7 @@ def recall(entry: Any, row: Row) -> None:
     state = State.of(row)
     entry.recall(row.meta or "", state.identity)
     if state.at is not None:
-        entry.scheduled_at = from_timestamp(state.at)
+        entry.nominal_at = from_timestamp(state.at)
     entry.saved_state = entry.saved_state._replace(pause=state.pause, row=row)
 
 
@@ -104,12 +104,12 @@ def restart_if_finished(
     old, count = old or state.texts, state.total_run_count
     if not old[0] or not count or entry.total_run_count != count:
         return False
-    known = history.History(entry.last_run_at, count, entry.scheduled_at)
+    known = history.History(entry.last_run_at, count, entry.nominal_at)
     rewritten = not same_instant(entry.last_run_at, state.last_run_at)
     restarted = history.history_after_save(known, old, new, now, rewritten, entry.foreign_fields)
     if restarted is known:
         return False
-    entry.last_run_at, entry.total_run_count, entry.scheduled_at = restarted
+    entry.last_run_at, entry.total_run_count, entry.nominal_at = restarted
     return True
 
 
@@ -264,7 +264,7 @@ def _new_state(save: _Save, now: datetime) -> State:
         state.at, state.hold = None, None
     elif _counts_anew(save, texts, now):
         state.at = now.timestamp()
-        entry.scheduled_at = from_timestamp(state.at)
+        entry.nominal_at = from_timestamp(state.at)
     if entry.policy_field("expect_within") and state.results.since is None:
         state.results = state.results._replace(since=now.timestamp())
     return state
@@ -392,7 +392,7 @@ def _take_over(entry: Any, row: Row, given: Mapping[str, Any]) -> None:
 def _note_saved(save: _Save, change: Change) -> None:
     entry, is_new = save.entry, not save.old[0]
     if "last_run_at" in _given(entry):
-        entry.scheduled_at = None
+        entry.nominal_at = None
     if not is_new and (change.add or changes.NOW) < 1:
         entry.warn_if_finished()
     save.row = changes.after(save.row, change)
@@ -424,11 +424,11 @@ def reschedule(store: Store, entry: Any, *, wins: bool = False) -> None:
         at, texts = from_timestamp(now), changes.texts_in(row)
         if not wins:
             _take_over(entry, row, given)
-            entry.scheduled_at = None
+            entry.nominal_at = None
         restart_if_finished(entry, texts, at, texts)
         state, anchor = State.of(row), entry.anchor
         state.due, state.hold = None, None
-        state.at = anchor.timestamp() if anchor and anchor is entry.scheduled_at else None
+        state.at = anchor.timestamp() if anchor and anchor is entry.nominal_at else None
         change = changes.editing(row, state, meta=entry.history_text())
         change.add = score_of(entry, state, at)
         return change

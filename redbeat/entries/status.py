@@ -168,7 +168,8 @@ def how_to_schedule(name: str) -> str:
 
 
 def why_finished(entry: RedBeatSchedulerEntry) -> str:
-    most, end = entry.policy.max_runs, entry.policy.end_time
+    policy = entry.effective_policy
+    most, end = policy.max_runs, policy.end_time
     if most is not None and entry.total_run_count >= most:
         return f"max_runs is reached ({most:,})"
     if end is not None:

@@ -74,7 +74,7 @@ def check_calendar(
     left = CHECKED
     planned = {**(others or {}), calendar.name: calendar}
     for batch in _users(schedule, calendar.name):
-        names = {name for entry in batch for name in entry.policy.exclude}
+        names = {name for entry in batch for name in entry.effective_policy.exclude}
         stored, _ = readable_calendars(store_of(schedule.app), names)
         for entry in batch:
             with Steps() as steps:
@@ -144,7 +144,7 @@ def _users(schedule: Schedule, name: str) -> Iterator[list[RedBeatSchedulerEntry
             except Exception as error:  # a beat quarantines the entry and logs the reason
                 logger.debug("beat: Cannot load %s: %s", row.key, described(error))
                 continue
-            if name in entry.policy.exclude:
+            if name in entry.effective_policy.exclude:
                 users.append(entry)
         if users:
             yield users

@@ -130,7 +130,7 @@ def _of_row(
     failures = list(_failures(row, kept, conf, now))
     try:
         entry = _entry_of(row, schedule)
-        entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
+        entry.use_calendars(decode_calendars(calendars, entry.effective_policy.exclude))
         entry.occurrence_plan()  # a missing calendar raises an error here
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:

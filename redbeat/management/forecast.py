@@ -228,7 +228,7 @@ class Periods:
         runs = self.grid(entry)
         if runs is not None:
             return self._count_grid(runs)
-        is_limited = entry.policy.spread or entry.runs_left is not None
+        is_limited = entry.effective_policy.spread or entry.runs_left is not None
         is_alike = type(entry.schedule) is crontab and not asks_itself(entry.schedule)
         if not is_alike or is_limited or not _has_only_a_rule(entry):
             return self.count(first_runs(entry, self.since, self.end, MAX_RUNS))
@@ -289,7 +289,7 @@ class Periods:
 
 
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
-    policy = entry.policy
+    policy = entry.effective_policy
     return not (policy.exclude or policy.start_time or policy.end_time)
 
 
@@ -545,7 +545,7 @@ def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
     """Return the time zone of an entry's rule, else that of the entry or of the app."""
     rule = entry.schedule
     start = getattr(rule, "dtstart", None) or getattr(rule, "clocked_time", None)
-    return getattr(start, "tzinfo", None) or entry.policy.zone or entry.app.timezone
+    return getattr(start, "tzinfo", None) or entry.effective_policy.zone or entry.app.timezone
 
 
 def _saved_at(

@@ -281,7 +281,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def _changed(self, name: str, stored: Entry | None, change: Any) -> Entry | None:
         if change is None or isinstance(change, RedBeatSchedulerEntry):
             return change
-        rules = {} if stored is None else {**stored.definition(), **stored.policy.non_defaults()}
+        rules = (
+            {}
+            if stored is None
+            else {**stored.definition(), **stored.effective_policy.non_defaults()}
+        )
         return build_entry(self, name, {**rules, **change})
 
     def load(self, periods: Periods, pattern: str | None = None, totals: bool = False) -> Load:

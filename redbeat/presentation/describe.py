@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
 
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    return {name: plain(value) for name, value in entry.policy.non_defaults().items()}
+    return {name: plain(value) for name, value in entry.effective_policy.non_defaults().items()}
 
 
 def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -
     The ``last_run_at`` of an entry that never ran may be the time from which its first run is
     computed. A triggered run doesn't change ``last_run_at``, so its time comes from ``history``.
     """
-    ran = entry.total_run_count or entry.scheduled_at is not None
+    ran = entry.total_run_count or entry.nominal_at is not None
     runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]
     if ran and entry.last_run_at is not None:
         runs.append(decide.aware(entry.last_run_at))

@@ -99,7 +99,7 @@ class Ready(NamedTuple):
         if meta:
             state = with_runtime(state, self.incoming.runtime or _runtime_of(entry))
             entry.recall(meta)
-            entry.scheduled_at = None if state.at is None else from_timestamp(state.at)
+            entry.nominal_at = None if state.at is None else from_timestamp(state.at)
         elif not is_new:
             with suppress(DecodeError):  # a beat will quarantine the entry
                 saving.recall(entry, row)
@@ -316,5 +316,5 @@ def _problem(where: str, text: str) -> Problem:
 
 
 def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
-    at = entry.scheduled_at if entry.last_run_at else None
+    at = entry.nominal_at if entry.last_run_at else None
     return runtime_of(State(at=None if at is None else at.timestamp()))

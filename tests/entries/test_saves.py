@@ -392,7 +392,7 @@ def test_a_program_that_reschedules_an_entry_ends_what_was_decided(world: World)
 
 def test_a_run_that_no_beat_records(world: World) -> None:
     entry = world.saved(last_run_at=from_timestamp(world.now - HOUR - 60))
-    entry.scheduled_at = from_timestamp(world.now - 60)
+    entry.nominal_at = from_timestamp(world.now - 60)
     entry.last_run_at, entry.total_run_count = from_timestamp(world.now), 1
     known = entry.saved_state
     entry.saved_state = known._replace(last_run_at=entry.last_run_at, total_run_count=1)

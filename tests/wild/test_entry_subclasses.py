@@ -360,3 +360,36 @@ def test_a_scheduler_that_changes_what_is_sent(wild: Wild, run: Run) -> None:
     (message,) = wild.messages()[:1]
     assert message.kwargs == {"sent_by": "me"}
     assert message.headers["expires"]
+
+
+#: RedBeat 2 has no attributes of these names.
+NAMES = """
+from datetime import datetime
+
+
+class Entry(RedBeatSchedulerEntry):
+    def __init__(
+        self, *args, status="mine", history=(), policy="mine", definition="mine", runs_left=9,
+        scheduled_at=datetime(2040, 1, 1), **kwargs
+    ):
+        super().__init__(*args, **kwargs)
+        self.status, self.history, self.policy = status, history, policy
+        self.definition, self.runs_left, self.scheduled_at = definition, runs_left, scheduled_at
+
+
+class Scheduler(RedBeatScheduler):
+    Entry = Entry
+
+
+save("job", 3600, entry=Entry)
+"""
+
+
+def test_attributes_with_names_that_redbeat_uses(wild: Wild, run: Run) -> None:
+    program = wild.program(NAMES)
+    with run(program) as running:
+        running.until(wild.messages)
+        running.until(lambda: (wild.score("job") or 0) > time.time() + 1800)
+    loaded = program.module.Entry.from_key("redbeat:job", app=program.app)
+    assert (loaded.status, loaded.policy, loaded.definition) == ("mine",) * 3
+    assert (loaded.history, loaded.runs_left, loaded.scheduled_at.year) == ((), 9, 2040)
