@@ -97,3 +97,8 @@ def test_contradictory_fields_are_refused(fields: dict[str, Any], field: str) ->
     with pytest.raises(InvalidEntryError) as caught:
         Policy.of(fields)
     assert caught.value.field == field
+
+
+def test_a_policy_may_allow_one_instant() -> None:
+    policy = Policy.of({"start_time": NOON, "end_time": NOON})
+    assert policy.start_time == policy.end_time == NOON
