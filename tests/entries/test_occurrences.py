@@ -1,16 +1,20 @@
-"""Tests of which occurrence is due at a given time; they need no Redis."""
+"""Tests of which occurrence is due at a given time, and of its task id."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from celery import Celery
 from celery.schedules import crontab, schedule
 
+from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.decide import Decision, Plan, decide, namespace_of, task_id_of
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -90,3 +94,39 @@ def test_task_ids_differ_by_prefix_name_and_instant() -> None:
         for instant in ("2026-03-02T12:00:00+00:00", "2026-03-02T13:00:00+00:00")
     }
     assert len(ids) == 8
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+INSTANT = datetime(2026, 10, 25, 0, 30, 0, 120_000, tzinfo=UTC)
+
+
+@pytest.fixture
+def entry(app: Celery) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry("a", "t", 60, app=app)
+
+
+def id_at(occurrence: str) -> str:
+    return task_id_of(PREFIX, "a", occurrence, "")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        INSTANT.replace(tzinfo=None),
+        INSTANT.astimezone(timezone(timedelta(hours=-3))),
+        INSTANT.astimezone(BERLIN),
+    ],
+    ids=["naive", "offset", "zone"],
+)
+def test_equal_instants_have_equal_ids(entry: RedBeatSchedulerEntry, same: datetime) -> None:
+    assert entry.own_task_id(same) == entry.own_task_id(INSTANT)
+    assert entry.own_task_id(same) == id_at("2026-10-25T00:30:00.120000+00:00")
+    later = same + timedelta(microseconds=1)
+    assert entry.own_task_id(later) != entry.own_task_id(INSTANT)
+
+
+def test_both_hours_that_a_clock_repeats_differ(entry: RedBeatSchedulerEntry) -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+    assert entry.own_task_id(first) == id_at("2026-10-25T00:30:00+00:00")
+    second = first.replace(fold=1)
+    assert entry.own_task_id(second) == id_at("2026-10-25T01:30:00+00:00")

@@ -1,14 +1,19 @@
-"""Tests of the options of an entry's policy, and of the errors about wrong values."""
+"""Tests of the options of a policy, of the errors about wrong values, and of docs/policies.rst."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 import pytz
+from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.errors import InvalidEntryError
 
@@ -102,3 +107,47 @@ def test_contradictory_fields_are_refused(fields: dict[str, Any], field: str) ->
 def test_a_policy_may_allow_one_instant() -> None:
     policy = Policy.of({"start_time": NOON, "end_time": NOON})
     assert policy.start_time == policy.end_time == NOON
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.rst"
+
+
+def block(language: str) -> str:
+    """Return the first example of the page in this language."""
+    found = re.findall(
+        rf"\.\. code-block:: {language}\n\n((?:   .*\n|\n)+)", PAGE.read_text(encoding="utf-8")
+    )
+    assert found
+    return re.sub(r"(?m)^   ", "", found[0])
+
+
+@pytest.fixture
+def page_entry(app: Celery) -> RedBeatSchedulerEntry:
+    """Return the entry that the page's Python example saves, loaded from Redis."""
+    exec(block("python"), {"app": app})
+    return RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
+
+
+def test_the_json_is_that_of_the_python(app: Celery, page_entry: RedBeatSchedulerEntry) -> None:
+    app.redbeat_redis.hset("redbeat:advent", "definition", block("json"))
+    app.redbeat_redis.hdel("redbeat:advent", "policy")
+    written = RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
+    assert written.policy == page_entry.policy != DEFAULT
+    assert written.schedule == page_entry.schedule
+    assert written.task == page_entry.task
+
+
+def test_the_page_lists_every_field_and_its_default() -> None:
+    rows: dict[str, str] = dict(
+        re.findall(
+            r"^``(\w+)``\n((?:   .+\n)+)",
+            PAGE.read_text("utf-8").partition("What is counted")[0],
+            re.MULTILINE,
+        )
+    )
+    assert rows.keys() == {field.name for field in fields(Policy)}
+    for name, told in rows.items():
+        default: Any = getattr(DEFAULT, name)
+        if default not in (None, ()):
+            value = default if isinstance(default, str) else f"{default:g}"
+            assert " ".join(told.split()).endswith(f"Default: ``{value}``.")
