@@ -40,7 +40,7 @@ def put_triggers(client: Any, key: str, count: int) -> None:
 
 def is_triggered(client: Any, key: str) -> bool:
     """Return whether a triggered run waits."""
-    return "trigger" in (client.hget(key, "inbox") or "") or bool(client.hget(key, "trigger"))
+    return "trigger" in (client.hget(key, "inbox") or "")
 
 
 def put_hold(client: Any, key: str, until: float) -> None:

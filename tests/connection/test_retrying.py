@@ -235,3 +235,5 @@ def test_a_fake_can_be_wrapped() -> None:
     assert client.pipeline().set("k", 1).get("k").execute() == [True, "1"]
     assert client.get("k") == "1"
     assert list(client.scan_iter()) == ["k"]
+    with pytest.raises(AttributeError):
+        _ = client.no_such_command

@@ -90,6 +90,8 @@ def test_backfills_are_cancelled(world: World) -> None:
     entry = world.saved()
     world.run(at=world.now)
     assert edits.cancel_backfills(world.store, entry) == []
+    with pytest.raises(KeyError):
+        edits.cancel_backfills(world.store, world.entry("gone"))
     plan = edits.request_backfill(world.store, entry, *span_of(world))
     world.put_state(waiting=(*world.state().waiting, Trigger("t", from_timestamp(1.0))))
     world.store.before = [None, world.run]

@@ -19,10 +19,6 @@ PutRaw: TypeAlias = Callable[..., str]
 SCHEDULE = f"{PREFIX}:schedule"
 
 
-#: What beats keep about an entry.
-KEPT = ("identity", "runtime", "beat_state")
-
-
 class OwnedEntry(RedBeatSchedulerEntry):
     """A subclass with an additional argument, stored in the definition."""
 
@@ -40,7 +36,7 @@ def stored(redis_client: redis.Redis) -> Stored:
 
     def stored(name: str) -> dict[str, str]:
         found: Any = redis_client.hgetall(f"{PREFIX}{name}")
-        return {name: text for name, text in found.items() if name not in KEPT}
+        return {name: text for name, text in found.items() if name != "beat_state"}
 
     return stored
 

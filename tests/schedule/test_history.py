@@ -9,7 +9,7 @@ import pytest
 from celery.states import FAILURE, SUCCESS
 
 import redbeat.worker
-from redbeat.entries.history import Occurrence, read_history, run_line
+from redbeat.entries.history import Occurrence, read_history, run_line, with_ids
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
@@ -201,6 +201,16 @@ def test_ten_runs_cost_little(make: Make, world: World) -> None:
         sent.id for sent in reversed(scheduler.sent[1:])
     ]
     assert len(world.client.hget(entry.key, "history")) < 360
+
+
+def test_computed_ids_can_be_filled_in() -> None:
+    """Files and copies under another prefix have all ids."""
+    lines = [run_line(1.5, 2), run_line(1.5, 2, missed=2), run_line(1.5, 2, "sent", "an id")]
+    lines += [run_line(1.5, 2, "failed:KeyError"), "no line"]
+    filled_in = with_ids(lines, lambda at: f"own-{at.timestamp()}")
+    found = [(run.task_id, run.missed) for run in read_history(filled_in)]
+    assert found == [("own-1.5", 0), ("own-1.5", 2), ("an id", 0), (None, 0)]
+    assert with_ids(filled_in, str) == filled_in
 
 
 def test_invalid_lines_are_left_out() -> None:

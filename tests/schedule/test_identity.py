@@ -41,11 +41,10 @@ def beat(world: World, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
     return scheduler
 
 
-def test_an_entry_without_an_identity_that_is_saved_during_its_run_keeps_its_ids(
+def test_an_entry_without_an_identity_that_is_saved_keeps_its_ids(
     world: World, beat: RecordingScheduler, ran: datetime
 ) -> None:
     key = world.put("a", interval_json(HOUR), ran)
-    world.client.hset(key, "claim", '["dead 1.000000 2.000000","",""]')
     entry = RedBeatSchedulerEntry.from_key(key, app=world.app)
     unnamed = entry.own_task_id(ran + timedelta(seconds=HOUR))
     entry.args = [1]
@@ -106,7 +105,7 @@ def test_static_entries_keep_their_ids(world: World, ran: datetime, flush: bool)
     assert ids[0] == ids[1]
 
 
-def test_a_claim_that_is_handed_out_again_has_the_same_id(
+def test_a_run_that_is_held_again_has_the_same_id(
     world: World, wire: Wire, beat: RecordingScheduler, ran: datetime
 ) -> None:
     world.put("a", interval_json(HOUR), ran)

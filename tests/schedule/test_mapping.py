@@ -112,6 +112,15 @@ def test_an_unknown_name_is_a_key_error(schedule: Schedule) -> None:
         schedule["\ud800"]
 
 
+def test_internal_keys_are_not_removed(schedule: Schedule, world: World) -> None:
+    world.scheduler().tick()
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
+        del schedule[":lock"]
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
+        schedule.delete_all([":schedule"])
+    assert world.client.exists("redbeat::lock")
+
+
 def test_an_entry_must_be_stored_under_its_own_name(schedule: Schedule, make: Make) -> None:
     with pytest.raises(InvalidEntryError, match="name: is 'a', but must be the key 'b'"):
         schedule["b"] = make("a")

@@ -120,6 +120,24 @@ def test_a_finished_rule_is_never_due() -> None:
     assert schedule.is_due(None) == (True, None)
 
 
+@pytest.mark.parametrize("freq", ["DAILY", "MINUTELY"])
+def test_a_finished_rule_has_nothing_left_in_any_zone(freq: str) -> None:
+    schedule = rule(freq, START.astimezone(NEW_YORK), count=2)
+    assert len(occurrences(schedule, START - timedelta(days=1), 9)) == 2
+
+
+def test_a_time_that_does_not_exist_moves_forward_and_one_that_repeats_runs_once() -> None:
+    schedule = rule("DAILY", datetime(2026, 1, 1, 2, 30, tzinfo=NEW_YORK))
+    missing = schedule.occurrence_after(datetime(2026, 3, 8, 5, tzinfo=UTC))
+    # 03:00, the first minute after the skipped hour.
+    assert missing == datetime(2026, 3, 8, 7, tzinfo=UTC)
+    schedule = rule("DAILY", datetime(2026, 1, 1, 1, 30, tzinfo=NEW_YORK))
+    assert occurrences(schedule, datetime(2026, 11, 1, 4, tzinfo=UTC), 2) == [
+        datetime(2026, 11, 1, 5, 30, tzinfo=UTC),
+        datetime(2026, 11, 2, 6, 30, tzinfo=UTC),
+    ]
+
+
 def test_until_is_the_last_moment() -> None:
     schedule = rule("DAILY", START, until=START + timedelta(days=2))
     assert len(occurrences(schedule, START - timedelta(days=1), 9)) == 3

@@ -159,8 +159,7 @@ class Simulation:
         return [
             key.decode().removeprefix(PREFIX)
             for key in client.zrange(".redbeat::failing", 0, -1)
-            if client.hexists(key, "failing")
-            or b'"failing":' in (client.hget(key, "beat_state") or b"")
+            if b'"failing":' in (client.hget(key, "beat_state") or b"")
         ]
 
     def _unlisted(self, stored: Iterable[str]) -> list[str]:
