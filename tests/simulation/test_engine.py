@@ -91,64 +91,54 @@ def test_the_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
 # -- expiry ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "expiring",
-    [
-        ("PX", 1500),
-        ("px", "1500"),
-        ("NX", "PX", 1500),
-        ("PX", 1500, "NX"),
-        ("PXAT", NOW // MS + 1500),
-    ],
-    ids=str,
-)
-def test_a_key_with_a_ttl_expires_at_its_end(
-    engine: Engine, ask: Ask, expiring: tuple[str | int, ...]
+#: Commands that store the value ``v``, and the milliseconds for which it lives then.
+EXPIRING: list[tuple[list[str], int]] = [
+    (["SET key v PX 1500"], 1500),
+    (["SET key v px 1500"], 1500),
+    (["SET key v NX PX 1500"], 1500),
+    (["SET key v PX 1500 NX"], 1500),
+    ([f"SET key v PXAT {NOW // MS + 1500}"], 1500),
+    (["SET key v", "PEXPIRE key 2000"], 2000),
+    (["SET key v", "EXPIRE key 2"], 2000),
+    (["SET key v", f"PEXPIREAT key {NOW // MS + 2000}"], 2000),
+    (["SET key other PX 10", "SET key v KEEPTTL"], 10),
+]
+#: Commands that look at a key, and their replies if it does not exist.
+LOOKS = {
+    "GET key": NIL,
+    "EXISTS key": NO,
+    "TYPE key": b"+none\r\n",
+    "PTTL key": b":-2\r\n",
+    "TTL key": b":-2\r\n",
+    "PEXPIRE key 10": NO,
+    "SET key other XX": NIL,
+    "DEL key": NO,
+    "MGET key": b"*1\r\n$-1\r\n",
+}
+
+
+@pytest.mark.parametrize(("commands", "milliseconds"), EXPIRING, ids=str)
+def test_a_key_expires_at_its_end_for_all_commands(
+    engine: Engine, ask: Ask, commands: list[str], milliseconds: int
 ) -> None:
-    assert ask("SET", "key", "value", *expiring) == OK
-    assert ask("PTTL", "key") == b":1500\r\n"
-    engine.now += 1500 * MS
-    assert ask("GET", "key") == b"$5\r\nvalue\r\n"
+    for command in commands:
+        ask(*command.split())
+    assert ask("PTTL", "key") == b":%d\r\n" % milliseconds
+    engine.now += milliseconds * MS
+    assert ask("GET", "key") == b"$1\r\nv\r\n"
     engine.now += MS
-    assert ask("GET", "key") == NIL
+    assert {look: ask(*look.split()) for look in LOOKS} == LOOKS
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("PEXPIRE", "key", 2000),
-        ("EXPIRE", "key", 2),
-        ("PEXPIREAT", "key", NOW // MS + 2000),
-    ],
-    ids=lambda command: command[0],
+    "command", ["SET key other", "PERSIST key", "PEXPIRE key 10000000000", "DEL key"]
 )
-def test_a_ttl_that_is_set_later(engine: Engine, ask: Ask, command: tuple[str | int, ...]) -> None:
-    assert ask(*command) == NO
-    ask("SET", "key", "value")
-    assert ask("PTTL", "key") == b":-1\r\n"
-    assert ask(*command) == ONE
-    assert ask("PTTL", "key") == b":2000\r\n"
-    engine.now += 2001 * MS
-    assert ask("EXISTS", "key") == NO
-
-
-@pytest.mark.parametrize(
-    "looking", ["GET", "EXISTS", "TYPE", "PTTL", "TTL", "PEXPIRE", "SET", "DEL", "MGET"]
-)
-def test_an_expired_key_does_not_exist_for_any_command(
-    engine: Engine, ask: Ask, looking: str
-) -> None:
-    more: dict[str, list[str | int]] = {"PEXPIRE": [10], "SET": ["other", "XX"]}
+def test_a_removed_expiry_deletes_nothing(engine: Engine, ask: Ask, command: str) -> None:
     ask("SET", "key", "value", "PX", 10)
+    ask(*command.split())
+    ask("SET", "key", "value", "NX")
     engine.now += 11 * MS
-    assert ask(looking, "key", *more.get(looking, [])) == {
-        "GET": NIL,
-        "SET": NIL,
-        "TYPE": b"+none\r\n",
-        "PTTL": b":-2\r\n",
-        "TTL": b":-2\r\n",
-        "MGET": b"*1\r\n$-1\r\n",
-    }.get(looking, NO)
+    assert ask("EXISTS", "key") == ONE
 
 
 def test_scripts_see_and_set_expiry(engine: Engine, ask: Ask) -> None:
@@ -166,30 +156,6 @@ def test_scripts_see_and_set_expiry(engine: Engine, ask: Ask) -> None:
     )
     assert ask("EVAL", script, 1, "set") == ONE
     assert ask("PTTL", "set") == b":1000\r\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("SET", "key", "other"), ("PERSIST", "key"), ("PEXPIRE", "key", 10**10)],
-    ids=lambda command: command[0],
-)
-def test_a_removed_expiry_deletes_nothing(
-    engine: Engine, ask: Ask, command: tuple[str | int, ...]
-) -> None:
-    ask("SET", "key", "value", "PX", 10)
-    ask(*command)
-    engine.now += 11 * MS
-    assert ask("EXISTS", "key") == ONE
-
-
-def test_deleting_a_key_removes_its_expiry(ask: Ask) -> None:
-    ask("SET", "key", "value", "PX", 10)
-    assert ask("DEL", "key") == ONE
-    assert ask("HSET", "key", "field", "value") == ONE
-    assert ask("PTTL", "key") == b":-1\r\n"
-    ask("SET", "key", "value", "PX", 10)
-    ask("SET", "key", "other", "KEEPTTL")
-    assert ask("PTTL", "key") == b":10\r\n"
 
 
 def test_a_backward_jump_prolongs_the_life_of_a_key(engine: Engine, ask: Ask) -> None:
