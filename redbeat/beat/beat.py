@@ -322,7 +322,7 @@ class Beat:
         self._decide_all(rows, reply)
         self._publish_ready()
         if finish:
-            self._settle(self._sender.finish())
+            self._settle(wait=True)
         for change in self._suspects.done():
             self._turn.add(change, None)
         self._report_problem()
@@ -396,7 +396,7 @@ class Beat:
             self._ready, untried = [], self._ready
             for run in untried:
                 self._give_back(run)
-            self._settle(self._sender.finish())
+            self._settle(wait=True)
             if not self._turn.pending:
                 break
             self._turn.flush()
@@ -420,7 +420,7 @@ class Beat:
     def settle(self) -> None:
         """Wait until the broker has confirmed everything this beat published."""
         if self._sender.busy:
-            self.guarded(lambda: self._settle(self._sender.finish()))
+            self.guarded(lambda: self._settle(wait=True))
 
     def leave(self) -> None:
         """Call :meth:`flush`, and tell Redis that this beat is gone with nothing in hand."""
@@ -518,8 +518,8 @@ class Beat:
         """
         # Other parts and other beats may have something due before that.
         one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None
-        is_wanted = self._may_look_ahead() and self._early.wants(reply)
-        if one_of_many or self._own.makes_entries or not is_wanted:
+        is_crowd = reply.crowd >= early.FEWEST and self._may_look_ahead()
+        if one_of_many or self._own.makes_entries or not (is_crowd and self._early.wants(reply)):
             return 0.0
         at = reply.next or 0.0
         if at > reply.now + early.SECONDS:
@@ -840,10 +840,10 @@ class Beat:
                 self._failed(run, error)
                 break
             if run.error is not None:  # perhaps the broker is down
-                self._settle(self._sender.finish())
+                self._settle(wait=True)
         if stalled:
             logger.warning("beat: This beat stalled past the time of its holds; they go back")
-        self._settle(self._sender.settle())
+        self._settle()
 
     def _publish(self, run: Run) -> None:
         rule, producer, once = run.rule, self._scheduler.producer, run.stage == FIRST
@@ -861,8 +861,11 @@ class Beat:
         if may_render:
             self._learn(run, self._sender.made)
 
-    def _settle(self, runs: Iterable[Run]) -> None:
-        for run in runs:
+    def _settle(self, *, wait: bool = False) -> None:
+        """Record what the broker has confirmed; with ``wait``, all that was published."""
+        if not self._sender.busy:
+            return
+        for run in self._sender.finish() if wait else self._sender.settle():
             if run.error is not None:
                 self._failed(run, run.error)
             elif run.declined:

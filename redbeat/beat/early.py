@@ -73,10 +73,8 @@ class Early:
         self._until = 0.0
 
     def wants(self, reply: Reply) -> bool:
-        """Whether the next instant has enough runs to decide them early, and nobody has yet."""
-        if reply.next is None or reply.crowd < FEWEST:
-            return False
-        return reply.next > max(reply.now, self._until)
+        """Whether nobody has decided about the next instant yet, which is still to come."""
+        return reply.next is not None and reply.next > max(reply.now, self._until)
 
     def begin(self, reply: Reply) -> None:
         """What is due in the next second is decided now, or else when it's due."""

@@ -70,6 +70,8 @@ class Sender:
         #: none if it waited for the broker) and its run.
         self._collected: list[tuple[int, Run]] = []
         self._settled: list[Run] = []
+        #: Whether anything was published that :meth:`settle` hasn't returned yet.
+        self.busy = False
         self._collecting_since = 0.0
         self._alone: set[str] = set()
 
@@ -144,6 +146,7 @@ class Sender:
         if not self._collected:
             self._collecting_since = self._clock()
         self._collected.append((operations, run))
+        self.busy = True
         if self._is_full():
             self._confirm()
 
@@ -171,16 +174,13 @@ class Sender:
         if self._is_full():
             self._confirm()
         settled, self._settled = self._settled, []
+        self.busy = bool(self._collected)
         return settled
 
     def finish(self) -> list[Run]:
         """Wait for all confirmations, at most a publish's timeout; return all finished runs."""
         self._confirm()
         return self.settle()
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._collected or self._settled)
 
     @property
     def runs(self) -> list[Run]:
