@@ -110,6 +110,8 @@ class RedBeatScheduler(Scheduler):
     service creates the scheduler, logs the invalid setting and ends the process.
     """
 
+    # Two underscores: subclasses of programs have own helpers with names such as _tick and _close.
+
     #: The class of the entries; to add arguments to entries, set this attribute to a subclass.
     Entry: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
 
@@ -160,12 +162,12 @@ class RedBeatScheduler(Scheduler):
         **kwargs: Any,
     ) -> None:
         try:
-            self._prepare(app, lock_key, lock_timeout, kwargs)
+            self.__prepare(app, lock_key, lock_timeout, kwargs)
             if not lazy:
                 if "schedule_filename" in kwargs:  # only Celery's beat service passes it
                     STOP.enable()
                 with HeldSignals():
-                    self._start()
+                    self.__start()
         except ConfigurationError as error:
             # The service creates a lazy scheduler only for the banner of ``celery beat``, whose
             # errors Celery prints as one line.
@@ -173,7 +175,7 @@ class RedBeatScheduler(Scheduler):
                 raise
             _exit(error)
 
-    def _prepare(self, app: App, lock_key: str | None, timeout: float | None, kwargs: Any) -> None:
+    def __prepare(self, app: App, lock_key: str | None, timeout: float | None, kwargs: Any) -> None:
         ensure_conf(app)  # a program's own may set ``app.redbeat_conf``
         conf = conf_of(app)
         broker.broker_connection(conf.app)  # its error for a wrong URL is clearer than the banner's
@@ -191,7 +193,7 @@ class RedBeatScheduler(Scheduler):
         configured = timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
 
-    def _start(self) -> None:
+    def __start(self) -> None:
         if STOP.over:  # Celery's signal handler makes a scheduler, if there is none
             raise SystemExit(0)
         conf = conf_of(self.app)
@@ -285,7 +287,7 @@ class RedBeatScheduler(Scheduler):
         return PartedBeat(self, self.stores, self._statics)
 
     @cached_property
-    def _server(self) -> Any:
+    def _metrics_server(self) -> Any:
         conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
@@ -428,8 +430,8 @@ class RedBeatScheduler(Scheduler):
         can end the sleep early.
         """
         try:
-            _ = self._server
-            seconds = self._tick()
+            _ = self._metrics_server
+            seconds = self.__tick()
         except (ConfigurationError, LockNotOwnedError) as error:
             if self.service is None:
                 raise
@@ -440,10 +442,10 @@ class RedBeatScheduler(Scheduler):
         self._sync_periodically()
         if self.service is None:
             return seconds
-        self._wait(seconds)
+        self.__wait(seconds)
         return 0.0
 
-    def _tick(self) -> float:
+    def __tick(self) -> float:
         self._check_layout()
         if self._mocked:
             return self._tick_alone()
@@ -501,7 +503,7 @@ class RedBeatScheduler(Scheduler):
         except Exception:
             logger.exception("beat: sync() failed, trying again after %s s", self.sync_every)
 
-    def _wait(self, seconds: float) -> None:
+    def __wait(self, seconds: float) -> None:
         if self._parted is not None:
             self._wakeup.channels = self._parted.channels
         if self._beat.available and self._wakeup.listen():
@@ -564,9 +566,9 @@ class RedBeatScheduler(Scheduler):
         The arguments are Celery's: ``producer``, and ``advance``, which is false if the caller
         calls :meth:`reserve`. An entry of another class, such as Celery's, is sent as Celery does.
         """
-        return self._apply(entry, *args, **kwargs)
+        return self.__apply(entry, *args, **kwargs)
 
-    def _apply(
+    def __apply(
         self, entry: Any, producer: Any = None, advance: bool = True, **_celerys: Any
     ) -> AsyncResult:
         if not is_redbeat_entry(entry):
@@ -684,7 +686,7 @@ class RedBeatScheduler(Scheduler):
             if not STOP.over:
                 STOP.begin()
                 with HeldSignals():
-                    self._close(beat)
+                    self.__close(beat)
         finally:
             if STOP.over:
                 self._log_unfinished(beat)
@@ -693,8 +695,8 @@ class RedBeatScheduler(Scheduler):
         STOP.end()
         if "_wakeup" in self.__dict__:
             self._wakeup.close()
-        if self.__dict__.get("_server") is not None:
-            self._server.close()
+        if self.__dict__.get("_metrics_server") is not None:
+            self._metrics_server.close()
         super().close()
         if self._exit_code:
             raise SystemExit(self._exit_code)
@@ -709,7 +711,7 @@ class RedBeatScheduler(Scheduler):
             *(plural(len(names), "run"), ", ".join(names) or "none"),
         )
 
-    def _close(self, beat: Beat | PartedBeat | None) -> None:
+    def __close(self, beat: Beat | PartedBeat | None) -> None:
         try:
             if beat is not None:
                 beat.close()

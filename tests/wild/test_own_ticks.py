@@ -207,3 +207,46 @@ def test_apply_async_with_an_entry_of_celery(wild: Wild) -> None:
         running.scheduler.apply_async(entry, advance=False, producer=running.scheduler.producer)
         assert running.scheduler.reserve(entry).total_run_count == entry.total_run_count + 1
     assert [one.args for one in wild.messages()] == [["celery"], ["celery"]]
+
+
+#: A scheduler that survives errors, with helpers named as anybody would name them.
+HELPERS = """
+class Scheduler(RedBeatScheduler):
+    def __init__(self, *args, **kwargs):
+        self._server = "the program's"
+        super().__init__(*args, **kwargs)
+
+    def tick(self, *args, **kwargs):
+        try:
+            return self._tick(*args, **kwargs)
+        except redis.RedisError:
+            return self._wait()
+
+    def _tick(self, *args, **kwargs):
+        return super().tick(*args, **kwargs)
+
+    def close(self):
+        self._close()
+
+    def _close(self):
+        super().close()
+
+    def apply_async(self, entry, *args, **kwargs):
+        return self._apply(entry, *args, **kwargs)
+
+    def _apply(self, entry, *args, **kwargs):
+        return super().apply_async(entry, *args, **kwargs)
+
+    def _start(self):
+        raise AssertionError("not a method of RedBeat")
+
+    _prepare = _wait = _start
+
+
+save("job")
+"""
+
+
+def test_helpers_of_the_program(wild: Wild, run: Run) -> None:
+    with run(wild.program(HELPERS)) as running:
+        running.until(lambda: len(wild.messages()) >= 2)
