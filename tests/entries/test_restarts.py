@@ -21,7 +21,8 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 #: The entry ran half a minute after its nominal time.
 RAN = NOON + timedelta(seconds=30)
 NOW = NOON + timedelta(hours=3)
-EARLIER = NOON - timedelta(hours=1)
+EARLIER, LATER = NOON - timedelta(hours=1), NOON + timedelta(hours=1)
+INSTANT = timedelta(microseconds=1)
 
 
 def texts(when: Any = 60, args: Any = None, **policy: Any) -> tuple[str, str]:
@@ -29,6 +30,10 @@ def texts(when: Any = 60, args: Any = None, **policy: Any) -> tuple[str, str]:
     definition = {"name": "a", "task": "t", "args": args, "kwargs": {}, "options": {}}
     text = encode_definition({**definition, "schedule": when, "enabled": True})
     return text, encode_policy(when, Policy.of(policy))
+
+
+def once(at: datetime) -> tuple[str, str]:
+    return texts(clocked(at), max_runs=1)
 
 
 ONCE = History(RAN, 1, NOON)
@@ -115,36 +120,11 @@ def test_a_field_that_a_class_defines_itself_does_not_restart() -> None:
         (ONCE, texts(60, max_runs=1), texts(60, max_runs=1, start_time=NOON), History(NOW, 0)),
         (LIMITED, texts(60, max_runs=5), texts(60, max_runs=2), LIMITED),
         (LIMITED, texts(60, max_runs=6), texts(5, max_runs=6), LIMITED),
-        (
-            ONCE,
-            texts(crontab(minute="1"), max_runs=1),
-            texts(crontab(minute="2"), max_runs=1),
-            History(NOW, 0),
-        ),
-        (
-            ONCE,
-            texts(clocked(NOON), max_runs=1),
-            texts(clocked(NOON + timedelta(hours=1)), max_runs=1),
-            History(NOON + timedelta(hours=1, microseconds=-1), 0),
-        ),
-        (
-            ONCE,
-            texts(clocked(NOON), max_runs=1),
-            texts(clocked(EARLIER), max_runs=1),
-            History(NOON, 0),
-        ),
-        (
-            History(RAN, 1),
-            texts(clocked(NOON), max_runs=1),
-            texts(clocked(EARLIER), max_runs=1),
-            History(RAN, 0),
-        ),
-        (
-            History(None, 1),
-            texts(clocked(NOON), max_runs=1),
-            texts(clocked(EARLIER), max_runs=1),
-            History(EARLIER - timedelta(microseconds=1), 0),
-        ),
+        (ONCE, texts(crontab("1"), max_runs=1), texts(crontab("2"), max_runs=1), History(NOW, 0)),
+        (ONCE, once(NOON), once(LATER), History(LATER - INSTANT, 0)),
+        (ONCE, once(NOON), once(EARLIER), History(NOON, 0)),
+        (History(RAN, 1), once(NOON), once(EARLIER), History(RAN, 0)),
+        (History(None, 1), once(NOON), once(EARLIER), History(EARLIER - INSTANT, 0)),
         (ONCE, ("no JSON", ""), texts(5, max_runs=1), History(NOW, 0)),
         (ONCE, texts(5, max_runs=1), ("no JSON", ""), ONCE),
     ],

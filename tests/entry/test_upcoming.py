@@ -22,31 +22,22 @@ def entry(app: Celery, schedule: Any, **fields: Any) -> RedBeatSchedulerEntry:
     return RedBeatSchedulerEntry("key", "t", schedule, app=app, **fields)
 
 
+EACH_HOUR: dict[str, Any] = {"schedule": 3600, "last_run_at": NOON - HOUR}
+CRON = {**EACH_HOUR, "schedule": crontab(minute="0")}
 #: The arguments of an entry whose occurrence at noon is due later than noon.
 DELAYED: dict[str, dict[str, Any]] = {
-    "interval": {"schedule": 3600, "last_run_at": NOON - HOUR, "spread": 3600},
-    "crontab": {"schedule": crontab(minute="0"), "last_run_at": NOON - HOUR, "spread": 3600},
-    "jitter": {"schedule": crontab(minute="0"), "last_run_at": NOON - HOUR, "jitter": 3600},
+    "interval": {**EACH_HOUR, "spread": 3600},
+    "crontab": {**CRON, "spread": 3600},
+    "jitter": {**CRON, "jitter": 3600},
     "several missed": {"schedule": 1800, "last_run_at": NOON - 5 * HOUR, "spread": 1e8},
     "from a start": {
-        "schedule": 3600,
-        "last_run_at": NOON - timedelta(hours=5.5),
+        **EACH_HOUR,
+        "last_run_at": NOON - 5.5 * HOUR,
         "start_time": NOON - HOUR,
         "spread": 3600,
     },
-    "at its end": {
-        "schedule": crontab(minute="0"),
-        "last_run_at": NOON - HOUR,
-        "end_time": NOON + timedelta(seconds=1),
-        "spread": 3600,
-    },
-    "last of its limit": {
-        "schedule": 3600,
-        "last_run_at": NOON - HOUR,
-        "total_run_count": 4,
-        "max_runs": 5,
-        "spread": 3600,
-    },
+    "at its end": {**CRON, "end_time": NOON + timedelta(seconds=1), "spread": 3600},
+    "last of its limit": {**EACH_HOUR, "total_run_count": 4, "max_runs": 5, "spread": 3600},
     "first of a rule": {"schedule": rrule("HOURLY", dtstart=NOON - 9 * HOUR), "spread": 3600},
     "single": {"schedule": clocked(NOON), "spread": 3600},
 }
