@@ -274,8 +274,7 @@ class Statics:
                     break
             else:
                 return False
-            refused = here.known.intersection(unnamed) - self.names
-            if refused:
+            if refused := here.known.intersection(unnamed) - self.names:
                 here.exchange([Change("", index=[["SREM", words.STATICS, *refused]])])
         return True
 
@@ -287,7 +286,7 @@ class Statics:
         for row, entry in zip(rows, entries, strict=True):
             # New items with the same schedule differ only in their keys and definitions.
             is_new = row.definition is None and row == Row(row.key)
-            alike = repr(entry.rule.__reduce__()) if is_new and isinstance(entry, Item) else ""
+            alike = repr(entry.rule.__reduce__()) if is_new and isinstance(entry, Item) else row.key
             if alike in firsts:
                 firsts[alike].twins[row.key] = entry.texts[0]
                 continue
@@ -302,8 +301,7 @@ class Statics:
                 continue
             if change is not None:
                 changes[names[row.key], row.definition is None] = change
-                if alike:
-                    firsts[alike] = change
+                firsts[alike] = change
         return changes
 
     def _change(self, here: Here, entry: RedBeatSchedulerEntry | Item, row: Row) -> Change | None:
