@@ -16,7 +16,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             "losses",
             "tests/scheduler/test_messages.py",
-            "tests/entries/test_occurrences.py",
+            "tests/entries/test_planning.py",
         ),
     ),
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "    missed = 0\n    chosen",
         (
             "policies",
-            "tests/entries/test_occurrences.py",
+            "tests/entries/test_planning.py",
         ),
     ),
     Mutant(

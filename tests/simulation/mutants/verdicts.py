@@ -293,7 +293,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "entries/decide.py",
         "(following is None or following > now)",
         "(following is None or following >= now)",
-        ("tests/entries/test_occurrences.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "failed-again-counts",
