@@ -71,12 +71,14 @@ if TYPE_CHECKING:
 else:
 
     class hideable(property):  # noqa: N801 - a decorator
-        """A property that an object's own attribute hides.
+        """A property that an attribute of a subclass hides.
 
         Subclasses for RedBeat 2, which has no such properties, may have attributes of these names.
+        In an entry of RedBeat's own class, such an attribute would have no effect.
         """
 
-        def __set_name__(self, _owner: type, name: str) -> None:
+        def __set_name__(self, owner: type, name: str) -> None:
+            super().__set_name__(owner, name)
             self.attribute = name
 
         def __get__(self, entry: Any, owner: Any = None) -> Any:
@@ -85,6 +87,8 @@ else:
             return super().__get__(entry, owner)
 
         def __set__(self, entry: Any, value: Any) -> None:
+            if type(entry) is RedBeatSchedulerEntry:
+                super().__set__(entry, value)  # raises AttributeError
             vars(entry)[self.attribute] = value
 
 

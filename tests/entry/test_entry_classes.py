@@ -212,3 +212,10 @@ class TestScores:
         redis_client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 7})
         Fixed("a", "proj.note", 3600, app=app).save()
         assert score_of("a") == 4102444800.25
+
+
+def test_a_property_of_the_base_class_cannot_be_set(app: Celery) -> None:
+    entry = Entry("a", "t.a", 60, app=app)
+    for name in ("policy", "status", "history", "scheduled_at"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(entry, name, None)
