@@ -82,7 +82,8 @@ def _makes_a_logger(node: ast.AST) -> bool:
     if isinstance(node, ast.Import):
         return "structlog" in {name.name.partition(".")[0] for name in node.names}
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "logging":
-        return not node.attr.isupper()  # levels make no logger
+        is_type = node.attr in ("Handler", "LogRecord")
+        return not is_type and not node.attr.isupper()  # nor do levels make a logger
     ways = ("logging", "celery.utils.log", "celery.utils", "kombu.log")
     return isinstance(node, ast.ImportFrom) and node.module in ways
 
