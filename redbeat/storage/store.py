@@ -127,7 +127,7 @@ class Store(reading.Reading):
         if messages:
             head["messages"] = len(messages)
         args = [
-            bytes_of("".join(_chunks(head, False))),
+            "".join(_chunks(head, False)).encode("utf-8", "surrogateescape"),
             *[text for text in texts if text[:1] == b"{"],
             *messages,
         ]
@@ -235,7 +235,7 @@ class Store(reading.Reading):
             return f"cannot be written as JSON: {error}".encode("utf-8", "backslashreplace")
 
     def _reply(self, request: Request, texts: list[bytes], reply: list[Any]) -> Reply:
-        head: dict[str, Any] = json.loads(text_of(reply[0]))
+        head: dict[str, Any] = json.loads(reply[0].decode("utf-8", "surrogateescape"))
         given, text_of_rows = reply[1:] if len(reply) > 1 else ((), b"[]")
         others = dict(zip(given[::2], given[1::2], strict=True))
         numbers = count(1)  # of those that were sent
