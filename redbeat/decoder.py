@@ -192,7 +192,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
 PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 
 _chunks = json_chunks(json.JSONEncoder(allow_nan=False))
-_DEFAULT = RedBeatJSONEncoder().default
+_ENCODER = RedBeatJSONEncoder()
 
 
 # -- decoding --------------------------------------------------------------------------------------
@@ -223,6 +223,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
 
 _DECODER = RedBeatJSONDecoder()
+_OWN_HOOK = RedBeatJSONDecoder.dict_to_object  # a program may put its own there
 
 #: Has the active ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder``: ``redbeat.schedulers`` once it
 #: is imported, because programs replace them there.
@@ -237,7 +238,7 @@ def encode(value: Any, field: str = "") -> str:
     """
     try:
         if names.RedBeatJSONEncoder is RedBeatJSONEncoder:
-            text = "".join(_chunks(storable(value, _DEFAULT), False))
+            text = "".join(_chunks(storable(value, _ENCODER.default), False))
         else:
             text = json.dumps(value, cls=names.RedBeatJSONEncoder)
     except UnstorableError as error:
@@ -265,7 +266,8 @@ def decode(text: str | bytes, field: str, raw: str = "") -> Any:
     """
     text = text_of(text)
     make = names.RedBeatJSONDecoder
-    if raw and make is RedBeatJSONDecoder and text.count(f'"{TAG}"') == 1 and "\\" not in text:
+    is_own = make is RedBeatJSONDecoder and make.dict_to_object is _OWN_HOOK
+    if raw and is_own and text.count(f'"{TAG}"') == 1 and "\\" not in text:
         value = json_in(text, field)
         part = value.get(raw) if isinstance(value, dict) else None
         if isinstance(part, dict) and TAG in part:
@@ -273,7 +275,7 @@ def decode(text: str | bytes, field: str, raw: str = "") -> Any:
     problem = _too_many_schedules(text)
     if problem:
         raise DecodeError(field, problem)
-    return json_in(text, field, (_DECODER if make is RedBeatJSONDecoder else make()).decode)
+    return json_in(text, field, (_DECODER if is_own else make()).decode)
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import Any
 from unittest import mock
 
 import fakeredis
 
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from tests.wild.programs import Run, Wild
 
 UNREACHABLE = "redis://127.0.0.1:1/0"
@@ -37,6 +40,26 @@ def test_patching_get_redis_can_be_undone(wild: Wild) -> None:
         module.save("elsewhere")
     module.save("job")
     assert wild.client.zrange("redbeat::schedule", 0, -1) == ["redbeat:job"]
+
+
+def test_the_methods_of_the_codec_may_be_replaced(wild: Wild) -> None:
+    default, restore = RedBeatJSONEncoder.default, RedBeatJSONDecoder.dict_to_object
+
+    def tagged(self: Any, obj: Any) -> Any:
+        is_price = isinstance(obj, Decimal)
+        return {"__type__": "price", "text": str(obj)} if is_price else default(self, obj)
+
+    def price(self: Any, d: Any) -> Any:
+        return Decimal(d["text"]) if d.get("__type__") == "price" else restore(self, d)
+
+    module = wild.program().module
+    with (
+        mock.patch.object(RedBeatJSONEncoder, "default", tagged),
+        mock.patch.object(RedBeatJSONDecoder, "dict_to_object", price),
+    ):
+        module.save("job", kwargs={"price": Decimal("1.50")})
+        loaded = module.RedBeatSchedulerEntry.from_key("redbeat:job", app=module.app)
+    assert loaded.kwargs == {"price": Decimal("1.50")}
 
 
 #: The custom encoder also stores the name of a crontab's clock; the decoder restores the clock.
