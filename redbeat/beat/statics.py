@@ -251,7 +251,7 @@ class Statics:
 
     def _write(self, here: Here) -> bool:
         """Whether all entries were written."""
-        for batch in reading.batches(list(self._entries)):
+        for batch in reading.batches(list(self._entries), length_of=self._length_of):
             names = {self._entries[name].key: name for name in batch}
             unnamed = [name for name in batch if name not in here.known]
             items = [item for item in map(self._entries.get, unnamed) if isinstance(item, Item)]
@@ -277,6 +277,10 @@ class Statics:
             if refused := here.known.intersection(unnamed) - self.names:
                 here.exchange([Change("", index=[["SREM", words.STATICS, *refused]])])
         return True
+
+    def _length_of(self, name: str) -> int:
+        entry = self._entries[name]
+        return len(entry.texts[0]) if isinstance(entry, Item) else 0
 
     def _changes(self, here: Here, rows: Iterable[Row], names: Mapping[str, str]) -> Changes:
         """The changes of what differs; refuse what is invalid."""

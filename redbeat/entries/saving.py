@@ -205,7 +205,7 @@ def naming(name: Any) -> Iterator[None]:
 
 
 def _write(store: Store, saves: Sequence[_Save]) -> None:
-    for batch in batches(saves):
+    for batch in batches(saves, length_of=lambda one: len(one.texts[0])):
         _write_batch(store, batch)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -45,6 +45,9 @@ NO_KEY: Final = re.compile(r"access .*\bkey")
 
 #: How many entries to read in a round trip.
 BATCH: Final = 500
+
+#: About how many characters to write in a round trip: Redis does nothing else until it has them.
+MOST_WRITTEN: Final = 1 << 21
 
 #: Fields of the stats: the time of the last turn of a leading beat, in UNIX seconds; the time zone
 #: of the last leader; why a beat sends no runs; how many seconds the clock of a beat's host is
@@ -106,9 +109,18 @@ class Presence(NamedTuple):
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
 
-def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
+def batches(
+    items: Iterable[Any], size: int = BATCH, length_of: Callable[[Any], int] = lambda _: 0
+) -> Iterator[list[Any]]:
+    """Lists of at most ``size`` items; one that has come to :data:`MOST_WRITTEN` is full, too."""
+    batch, length = [], 0
+    for item in items:
+        batch.append(item)
+        length += length_of(item)
+        if len(batch) == size or length >= MOST_WRITTEN:
+            yield batch
+            batch, length = [], 0
+    if batch:
         yield batch
 
 

@@ -23,6 +23,7 @@ from redbeat.entries.history import encode_meta
 from redbeat.entries.state import Hold
 from redbeat.schedules.rule import rrule
 from redbeat.signals import schedule_lost
+from redbeat.storage.reading import MOST_WRITTEN
 from redbeat.storage.rows import new_mark
 from redbeat.storage.store import store_of
 from tests.beat.sending import Clock
@@ -394,6 +395,21 @@ def test_a_lost_reply_adds_nothing_twice(place: Place) -> None:
     assert place.names == {"a", "b"}
     assert place.is_due_in("a", HOUR)
     assert place.messages == []
+
+
+def test_large_entries_are_written_in_portions(place: Place) -> None:
+    large = {"schedule": HOUR, "args": ["x" * (MOST_WRITTEN // 3)]}
+    place.declare(**dict.fromkeys("abcdefg", large))
+    beat, sizes = place.beat(Late), list[int]()
+
+    def note(request: Any) -> None:
+        sizes.extend(1 + len(change.twins) for change in request.changes if change.set)
+
+    beat.store.before.append(note)
+    run_until_idle(beat)
+
+    assert sizes == [3, 3, 1]
+    assert place.names == set("abcdefg")
 
 
 # -- what is removed -------------------------------------------------------------------------------

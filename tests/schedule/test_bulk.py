@@ -15,6 +15,7 @@ from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.errors import InvalidEntryError
+from redbeat.storage.reading import MOST_WRITTEN
 from tests.samples import long
 from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import SCHEDULE, World
@@ -129,6 +130,15 @@ def test_save_all_with_a_pool_that_has_no_connection_to_spare(
         world.app.redbeat_redis = client
         assert schedule.save_all(make(f"e{number}") for number in range(1001)) == 1001
         assert len(schedule) == 1001
+
+
+def test_save_all_writes_large_entries_in_portions(
+    schedule: Schedule, make: Make, trips: RoundTrips
+) -> None:
+    entries = [make(name, args=["x" * (MOST_WRITTEN // 3)]) for name in "abcdefg"]
+    trips.take()
+    schedule.save_all(entries)
+    assert trips.take() == 3
 
 
 def test_delete_all(schedule: Schedule, make: Make, world: World, trips: RoundTrips) -> None:
