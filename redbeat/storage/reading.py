@@ -47,7 +47,7 @@ NO_KEY: Final = re.compile(r"access .*\bkey")
 BATCH: Final = 500
 
 #: About how many characters to write in a round trip: Redis does nothing else until it has them.
-MOST_WRITTEN: Final = 1 << 21
+MOST_WRITTEN: Final = 1 << 20
 
 #: Fields of the stats: the time of the last turn of a leading beat, in UNIX seconds; the time zone
 #: of the last leader; why a beat sends no runs; how many seconds the clock of a beat's host is
