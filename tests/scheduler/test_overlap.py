@@ -397,6 +397,7 @@ def test_a_run_ends_with_its_task(worker: Worker, state: str, retval: Any, ends:
     assert worker.is_running is not ends
 
 
+@pytest.mark.standalone  # a cluster's client keeps its own timeouts
 def test_a_task_hardly_waits_for_a_redis_that_does_not_answer(worker: Worker) -> None:
     assert worker.is_running  # and the connection of the worker is open
     worker.world.client.client_pause(20_000, all=False)
