@@ -136,7 +136,7 @@ class Beat:
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
         self._early = Early(
             *(self.rules, self._outcome, self._messages, conf.key_prefix),
-            is_plain=self._is_plain,
+            order_of=self._order_of,
             capture=self._captured,
         )
         self._skip = trouble.SkipList()
@@ -518,8 +518,9 @@ class Beat:
         """
         # Other parts and other beats may have something due before that.
         one_of_many = self._turn.is_shared or self._is_part or self._conf.max_rate is not None
+        never = one_of_many or self._own.makes_entries or self._conf.delivery == AT_MOST_ONCE
         is_crowd = reply.crowd >= early.FEWEST and self._may_look_ahead()
-        if one_of_many or self._own.makes_entries or not (is_crowd and self._early.wants(reply)):
+        if never or not (is_crowd and self._early.wants(reply)):
             return 0.0
         at = reply.next or 0.0
         if at > reply.now + early.SECONDS:
@@ -528,7 +529,7 @@ class Beat:
         try:
             producer = self._scheduler.producer
             self._messages.begin(producer)
-            if self._one_step.server(producer) is None or not self._messages.renders:
+            if not self._messages.renders:
                 return 0.0
         except Exception:  # without a broker, the first run says so
             return 0.0
@@ -545,17 +546,18 @@ class Beat:
             self._early.decide(page.rows, producer)
             offset += len(page.rows)
 
-    def _is_plain(self, rule: Rule, producer: Any) -> bool:
-        """Whether a run's message may leave with its record, and no foreign code takes part."""
+    def _order_of(self, rule: Rule, producer: Any) -> str:
+        """The order of a run's steps, INSIDE or HOLD, if no foreign code takes part; else ""."""
         delivery = rule.policy.delivery or self._conf.delivery
-        server = self._one_step.server(producer)
-        if server is None or delivery in (AT_MOST_ONCE, AT_LEAST_ONCE):
-            return False
-        self._turn.server = server
+        if delivery == AT_MOST_ONCE or self._own.part_in(rule) != ("", False):
+            return ""
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
-        is_own = self._own.part_in(rule) != ("", False)
-        return not is_own and self._one_step.takes(rule.key, rule.task)
+        server = None if delivery == AT_LEAST_ONCE else self._one_step.server(producer)
+        if server is None or not self._one_step.takes(rule.key, rule.task):
+            return HOLD
+        self._turn.server = server
+        return INSIDE
 
     def _send_early(self) -> None:
         """Send up to two turns of runs that were decided early and are due."""
@@ -568,9 +570,10 @@ class Beat:
                 self._early.clear()
                 return
             for change, run in due:
-                if self._logs_each:
+                if self._logs_each and run.stage == INSIDE:
                     self._log_sending(run)
                 self._turn.add(change, run)
+            self._publish_ready()
             self._turn.send()
 
     # -- deciding ------------------------------------------------------------------------------
@@ -682,7 +685,7 @@ class Beat:
             if run is None or run.verdict is UNJUDGED or run.verdict.send is None:
                 continue
             try:
-                if self._is_plain(run.rule, producer):
+                if self._order_of(run.rule, producer) == INSIDE:
                     message.name_run(run, run.verdict.send, self._conf.key_prefix)
                     run.push = self._messages.render(run.rule, run.headers, run.task_id) or []
                     run.plain, run.left = True, bool(run.push)
@@ -966,7 +969,8 @@ class Beat:
 
         If its score was moved to later, a look finds it then.
         """
-        if row is not None and (run.stage != INSIDE or is_due(row, self._turn.time())):
+        is_sending = run.stage in (INSIDE, HOLD)
+        if row is not None and (not is_sending or is_due(row, self._turn.time())):
             self._again.append(row)
         if run.stage == INSIDE:
             if run.row.key in self._edited:

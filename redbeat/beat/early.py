@@ -3,9 +3,9 @@
 If many entries are due at one instant, an idle beat looks at them up to a second before. What it
 decides then is one change each, with the message in it, and these changes go out at the instant.
 A change expects the row and the score that were looked at, so an edit in between is seen, and the
-run is decided again. Only plain runs are decided early: those that leave with their record, with a
-message that is rendered. All others are decided when they are due, and nothing is logged, counted
-or sent before.
+run is decided again. If another server is the broker, the change only holds the run. Only plain
+runs are decided early, whose messages are rendered. All others are decided when they are due, and
+nothing is logged, counted or sent before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from redbeat.entries import verdicts
-from redbeat.entries.run import Rule, Run
+from redbeat.entries.run import HOLD, Rule, Run
 from redbeat.storage.rows import Change, Reply, Row, digest_of
 from redbeat.storage.words import SCORE
 
@@ -39,7 +39,10 @@ TOO_LATE: Final = 0.5
 
 
 class Decided(NamedTuple):
-    """A run that was decided early, with its change, and what its message was made from."""
+    """A run that was decided early, with its change, and what its message was made from.
+
+    ``source`` is None if the change only holds the run.
+    """
 
     due: float
     change: Change
@@ -50,8 +53,8 @@ class Decided(NamedTuple):
 class Early:
     """The runs of one beat that are decided and not yet due.
 
-    ``is_plain`` says whether the message of a run may leave with its record. ``capture`` lets
-    Celery make a message, and returns whether that's all in ``push``.
+    ``order_of`` says whether the message of a run leaves with its record or after a hold.
+    ``capture`` lets Celery make a message, and returns whether that's all in ``push``.
     """
 
     def __init__(
@@ -60,11 +63,11 @@ class Early:
         outcome: Outcome,
         messages: message.Messages,
         prefix: str,
-        is_plain: Callable[[Rule, Any], bool],
+        order_of: Callable[[Rule, Any], str],
         capture: Callable[[Run, Any], bool],
     ) -> None:
         self._rules, self._outcome, self._messages = rules, outcome, messages
-        self._prefix, self._is_plain, self._capture = prefix, is_plain, capture
+        self._prefix, self._order_of, self._capture = prefix, order_of, capture
         #: Sorted by when they are due.
         self._decided: list[Decided] = []
         #: By the keys of their entries.
@@ -98,21 +101,30 @@ class Early:
     def _decide(self, row: Row, due: float, producer: Any) -> Decided | None:
         run = self._rules.run_of(row, due)
         rule = run.rule
-        if row.inbox or rule.policy.exclude or not self._is_plain(rule, producer):
+        order = self._order_of(rule, producer)
+        if row.inbox or rule.policy.exclude or not order:
             return None
         known = verdicts.Known(rule, rule.plan, run.history, run.state, due, due)
         run.verdict = verdicts.judge(known, [])
         if run.verdict.send is None:
             return None
         message.name_run(run, run.verdict.send, self._prefix)
-        push = self._messages.render(rule, run.headers, run.task_id)
+        if order == HOLD:
+            change = self._outcome.hold(run)
+        elif self._is_rendered(run, producer):
+            change = self._outcome.inside(run)
+        else:
+            return None
+        change.expect, change.covers = digest_of(row, SCORE), SCORE
+        source = None if order == HOLD else self._messages.source_of(rule)
+        return Decided(due, change, run, source)
+
+    def _is_rendered(self, run: Run, producer: Any) -> bool:
+        push = self._messages.render(run.rule, run.headers, run.task_id)
         if push is not None:
             run.push, run.left = push, True
-        elif self._messages.source_of(rule) is None or not self._capture(run, producer):
-            return None
-        change = self._outcome.inside(run)
-        change.expect, change.covers = digest_of(row, SCORE), SCORE
-        return Decided(due, change, run, self._messages.source_of(rule))
+            return True
+        return self._messages.source_of(run.rule) is not None and self._capture(run, producer)
 
     def has(self, row: Row) -> bool:
         """Whether a row that is looked at now needs no decision.
@@ -142,8 +154,9 @@ class Early:
             if self.runs.get(change.key) is not one:
                 continue
             del self.runs[change.key]
-            is_current = source is self._messages.source_of(run.rule)
-            if self._is_plain(run.rule, producer) and is_current and now - due < TOO_LATE:
+            is_same = self._order_of(run.rule, producer) == run.stage
+            is_current = run.stage == HOLD or source is self._messages.source_of(run.rule)
+            if is_same and is_current and now - due < TOO_LATE:
                 run.now = now
                 found.append((change, run))
         return found
