@@ -573,8 +573,8 @@ class Beat:
                 if self._logs_each and run.stage == INSIDE:
                     self._log_sending(run)
                 self._turn.add(change, run)
-            self._publish_ready()
             self._turn.send()
+            self._publish_ready(wait=False)  # of the turn before, while Redis works on this one
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -821,12 +821,14 @@ class Beat:
         options = message.options_of(rule.options, run.headers, run.task_id, once)
         return partial(message.publish, self._scheduler, rule, options, producer)
 
-    def _publish_ready(self) -> None:
+    def _publish_ready(self, *, wait: bool = True) -> None:
         """Publish what is held or recorded, and record what was published.
 
-        It comes before the next turn, so that a killed beat loses at most one turn's runs.
+        It comes before the next turn, so that a killed beat loses at most one turn's runs. Without
+        ``wait``, the turn in flight is left out.
         """
-        self._turn.finish()
+        if wait:
+            self._turn.finish()
         self._handle_answers()
         stalled = False
         # Whatever isn't tried is given back.

@@ -39,9 +39,9 @@ TOO_LATE: Final = 0.5
 
 
 class Decided(NamedTuple):
-    """A run that was decided early, with its change, and what its message was made from.
+    """A run that was decided early, with its change.
 
-    ``source`` is None if the change only holds the run.
+    ``source`` is what its message was made from, None if it's made later.
     """
 
     due: float
@@ -109,14 +109,14 @@ class Early:
         if run.verdict.send is None:
             return None
         message.name_run(run, run.verdict.send, self._prefix)
-        if order == HOLD:
+        source = None
+        if order == HOLD:  # its message is made when it's published
             change = self._outcome.hold(run)
         elif self._is_rendered(run, producer):
-            change = self._outcome.inside(run)
+            change, source = self._outcome.inside(run), self._messages.source_of(rule)
         else:
             return None
         change.expect, change.covers = digest_of(row, SCORE), SCORE
-        source = None if order == HOLD else self._messages.source_of(rule)
         return Decided(due, change, run, source)
 
     def _is_rendered(self, run: Run, producer: Any) -> bool:
