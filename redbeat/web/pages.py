@@ -145,8 +145,8 @@ def beats() -> ResponseReturnValue:
     current, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     rows = store.read([*notes]).rows if notes else []
     quarantine = [
-        (store.keys.name_of(row.key), *status.quarantine_note(notes[row.key]), values.texts_of(row))
-        for row in rows
+        (store.keys.name_of(key), *status.quarantine_note(note), values.texts_of(row))
+        for (key, note), row in zip(notes.items(), rows, strict=True)  # a row may have another key
     ]
     return render_template(
         "beats.html",
