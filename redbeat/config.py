@@ -172,7 +172,7 @@ class RedBeatConfig(settings.Settings):
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
         Raises :exc:`~redbeat.ConfigurationError` if it is one, but the prefix has no hash tag, and
-        for what is no client; see :func:`check_client`.
+        for what is no client.
         """
         if client is self._client:
             return
