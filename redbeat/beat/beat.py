@@ -688,19 +688,15 @@ class Beat:
                 if self._order_of(run.rule, producer) == INSIDE:
                     message.name_run(run, run.verdict.send, self._conf.key_prefix)
                     run.push = self._messages.render(run.rule, run.headers, run.task_id) or []
-                    run.plain, run.left = True, bool(run.push)
+                    run.plain = True
             except Exception:  # carrying it out raises it again
-                run.plain, run.push, run.left = False, [], False
+                continue
 
     def _carry_out_one(self, run: Run) -> None:
         if run.verdict is UNJUDGED and self._judge(run) is None:
             return
         try:
-            if run.push:  # rendered
-                if self._logs_each:
-                    self._log_sending(run)
-                self._turn.add(self._outcome.inside(run), run)
-            elif run.plain:
+            if run.plain:
                 self._push(run, self._scheduler.producer, own=False)
             else:
                 self._carry_out(run)
@@ -770,8 +766,8 @@ class Beat:
         if not own:
             if self._logs_each:
                 self._log_sending(run)
-            # An earlier run of the same block may have taught how.
-            push = self._messages.render(run.rule, run.headers, run.task_id)
+            # If it isn't rendered yet, an earlier run of the same block may have taught how.
+            push = run.push or self._messages.render(run.rule, run.headers, run.task_id)
             if push is not None:
                 run.push, run.left = push, True
                 self._turn.add(self._outcome.inside(run), run)
