@@ -384,6 +384,21 @@ def clock() -> Clock:
     return Clock()
 
 
+@contextmanager
+def world_at(url: str) -> Iterator[World]:
+    """An app and its schedule in a server of the test's own."""
+    app = Celery("apart", broker="memory://", set_as_current=False)
+    app.conf.update(
+        redbeat_redis_url=url, redbeat_key_prefix=PREFIX, timezone="UTC", result_expires=None
+    )
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        world = World(app, client)
+        yield world
+        for scheduler in world.schedulers:
+            scheduler.close()
+    app.redbeat_redis.close()
+
+
 @pytest.fixture
 def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
     """An empty schedule, and functions that read and write it."""

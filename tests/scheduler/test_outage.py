@@ -14,7 +14,7 @@ from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
 from .clients import Wire
-from .conftest import LOCK, Clock, RecordingScheduler, World, interval_json
+from .conftest import LOCK, Clock, RecordingScheduler, World, interval_json, world_at
 
 
 @pytest.fixture
@@ -27,19 +27,8 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def restartable(server: RedisServer) -> Iterator[World]:
     """A schedule in the server that the test kills and restarts."""
-    app = Celery("restartable", broker="memory://", set_as_current=False)
-    app.conf.update(
-        redbeat_redis_url=server.url,
-        redbeat_key_prefix=PREFIX,
-        timezone="UTC",
-        result_expires=None,
-    )
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        world = World(app, client)
+    with world_at(server.url) as world:
         yield world
-        for scheduler in world.schedulers:
-            scheduler.close()
-    app.redbeat_redis.close()
 
 
 def tick_until_gone(scheduler: RecordingScheduler, ticks: int = 10) -> list[float]:

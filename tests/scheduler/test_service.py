@@ -24,7 +24,7 @@ from tests.deployments import PREFIX
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-from .conftest import LOCK, Clock, RecordingScheduler, World, interval_json
+from .conftest import LOCK, Clock, RecordingScheduler, World, interval_json, world_at
 from .test_own_ticks import OwnTick
 
 EX_CONFIG = 78
@@ -273,16 +273,10 @@ def evicting() -> Iterator[RedisServer]:
 @pytest.fixture
 def full(evicting: RedisServer) -> Iterator[World]:
     """A schedule in the server that may evict keys."""
-    app = Celery("full", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=evicting.url, redbeat_key_prefix=PREFIX, timezone="UTC")
-    with redis.Redis.from_url(evicting.url, decode_responses=True) as client:
-        client.flushall()
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        world = World(app, client)
+    with world_at(evicting.url) as world:
+        world.client.flushall()
+        world.client.config_set("maxmemory-policy", "allkeys-lru")
         yield world
-        for scheduler in world.schedulers:
-            scheduler.close()
-    app.redbeat_redis.close()
 
 
 def reported_levels(log: pytest.LogCaptureFixture) -> list[str]:
@@ -339,21 +333,16 @@ def test_a_server_without_a_memory_limit_is_not_reported(
 def test_a_server_that_hides_its_policy_is_warned_about_once(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    app = Celery("managed", broker="memory://", set_as_current=False)
     with (
         RedisServer("--rename-command", "INFO", "", "--rename-command", "CONFIG", "") as server,
-        redis.Redis.from_url(server.url, decode_responses=True) as client,
+        world_at(server.url) as world,
     ):
-        app.conf.update(redbeat_redis_url=server.url, redbeat_key_prefix=PREFIX, timezone="UTC")
-        world = World(app, client)
         world.put("a")
         scheduler = world.scheduler()
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert reported_levels(log) == ["WARNING"]
-        scheduler.close()
-        app.redbeat_redis.close()
 
 
 # -- stops -----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -21,7 +20,7 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .conftest import LOCK as LOCK_KEY
-from .conftest import Clock, World
+from .conftest import Clock, World, world_at
 
 CHANNEL = f"{PREFIX}:wakeup"
 END = "end of the test"
@@ -136,21 +135,10 @@ class TestForbiddenToPublish:
                 "ACL", "SETUSER", "bound", "on", ">pass", "~*", "+@all", *request.param
             )
             url = f"redis://bound:pass@127.0.0.1:{server.port}/0"
-            with redis.Redis.from_url(url, decode_responses=True) as client:
+            with world_at(url) as world:
                 with pytest.raises(redis.exceptions.NoPermissionError):
-                    client.publish(CHANNEL, "x")
-                app = Celery("bound", broker="memory://", set_as_current=False)
-                app.conf.update(
-                    redbeat_redis_url=url,
-                    redbeat_key_prefix=PREFIX,
-                    timezone="UTC",
-                    result_expires=None,
-                )
-                world = World(app, client)
+                    world.client.publish(CHANNEL, "x")
                 yield world
-                for scheduler in world.schedulers:
-                    scheduler.close()
-                app.redbeat_redis.close()
 
     def test_a_save_succeeds_without_the_right_to_publish(self, bound: World) -> None:
         entry_due_in(bound, "a", -1).save()
